@@ -1,0 +1,54 @@
+//! What decisions and the removal protocol ask of evidence, whoever takes it.
+
+use crate::model::coverage::Coverage;
+use crate::model::pin_set::PinSet;
+use crate::model::report::Producer;
+use std::time::Duration;
+
+/// Pins and the claim that goes with them.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Pins of every namespace seen, indexed by the entries of the watched roots.
+    pub pins: &'a PinSet,
+    /// How much was seen.
+    pub coverage: &'a Coverage,
+    /// Who saw it.
+    pub producer: Producer,
+}
+
+/// How the wait for calls in flight ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The mount clock shows that every call that could have resolved an old path has left the kernel.
+    Clock,
+    /// There is no mount clock: a fixed time was waited, which is a weaker guarantee.
+    Fixed(Duration),
+    /// A call did not come back in time. The batch must be restored.
+    Overdue {
+        /// The calls, for people.
+        calls: Vec<String>,
+    },
+}
+
+/// A source of evidence about the watched roots. Roots are named by their index in the configuration.
+pub trait EvidenceSource {
+    /// Why evidence could not be taken.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Brings in all that the kernel had sent by the time of the call, and shows the state then.
+    ///
+    /// Cheap when nothing happened. Good for choosing candidates; never enough to remove anything.
+    ///
+    /// # Errors
+    /// When no evidence at all could be taken; evidence that is merely weak is told by its coverage.
+    fn consult(&mut self) -> Result<View<'_>, Self::Error>;
+
+    /// Waits until every mount-class call that had entered the kernel when this was called has left it.
+    fn settle(&mut self, limit: Duration) -> Settled;
+
+    /// Evidence that was taken wholly after this was called.
+    ///
+    /// # Errors
+    /// As [`EvidenceSource::consult`].
+    fn confirm(&mut self) -> Result<View<'_>, Self::Error>;
+}

@@ -1,0 +1,8 @@
+//! Deciding: pure types and functions. Nothing here opens a file, reads a clock or waits.
+
+pub mod coverage;
+pub mod id;
+pub mod mount;
+pub mod pin;
+pub mod pin_set;
+pub mod report;

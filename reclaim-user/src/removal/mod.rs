@@ -1,0 +1,1 @@
+//! The only code that changes a disk: list, condemn, wait, confirm, remove.

@@ -1,0 +1,1 @@
+//! The only room with unsafe code: one typed function per raw call.
