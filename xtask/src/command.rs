@@ -63,3 +63,37 @@ pub(crate) fn workspace() -> &'static Path {
         .parent()
         .unwrap_or(Path::new("."))
 }
+
+/// The cargo that started this program, in the workspace.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace());
+    cargo
+}
+
+/// Where cargo puts what it builds.
+///
+/// # Errors
+/// cargo does not say.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let text = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+    let path = metadata["target_directory"]
+        .as_str()
+        .context("cargo metadata names no target directory")?;
+    Ok(PathBuf::from(path))
+}
+
+/// Runs this program again as root through sudo with the given arguments; only its exit status counts.
+///
+/// # Errors
+/// There is no sudo, or the run as root fails.
+pub(crate) fn as_root<S: AsRef<OsStr>>(why: &str, arguments: &[S]) -> Result<()> {
+    if find("sudo").is_none() {
+        bail!("{why} needs root, and there is no sudo here: run the same command as root");
+    }
+    eprintln!("{why} needs root: asking through sudo");
+    let program = env::current_exe().context("cannot find this program's own file")?;
+    run(Command::new("sudo").arg("--").arg(program).args(arguments))
+}
