@@ -1,6 +1,7 @@
 //! Deciding: pure types and functions. Nothing here opens a file, reads a clock or waits.
 
 pub mod coverage;
+pub mod event;
 pub mod id;
 pub mod mount;
 pub mod pin;
