@@ -33,14 +33,9 @@ pub(crate) struct Toolchain {
 /// The toolchain's own folder: `$RECLAIM_TOOLCHAIN_DIR`, else `reclaim/toolchain` in the user's cache directory.
 /// None where the environment names neither that, a cache directory nor a home.
 pub(crate) fn directory() -> Option<PathBuf> {
-    let named = |name: &str| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("RECLAIM_TOOLCHAIN_DIR").or_else(|| {
-        let cache =
-            named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
+        let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
         Some(cache.join("reclaim/toolchain"))
     })
 }
@@ -57,16 +52,13 @@ impl Toolchain {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(Self::parse(&text)
-            .filter(|toolchain| toolchain.cargo.is_file() && toolchain.rustc.is_file()))
+        Ok(Self::parse(&text).filter(|toolchain| toolchain.cargo.is_file() && toolchain.rustc.is_file()))
     }
 
     /// Reads `KEY=VALUE` lines; None where one of the two programs is not named. Unknown keys are passed over.
     fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-                .filter(|value| !value.is_empty())
+            text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).filter(|value| !value.is_empty())
         };
         let optional = |key: &str| OsString::from(value(key).unwrap_or_default());
         Some(Self {
@@ -88,16 +80,9 @@ impl Toolchain {
                 .iter()
                 .any(|prefix| text.starts_with(prefix));
             if !kept
-                && [
-                    "CARGO",
-                    "RUSTC",
-                    "RUSTFLAGS",
-                    "RUSTDOC",
-                    "RUSTUP_TOOLCHAIN",
-                    "LD_",
-                ]
-                .iter()
-                .any(|prefix| text.starts_with(prefix))
+                && ["CARGO", "RUSTC", "RUSTFLAGS", "RUSTDOC", "RUSTUP_TOOLCHAIN", "LD_"]
+                    .iter()
+                    .any(|prefix| text.starts_with(prefix))
             {
                 command.env_remove(&name);
             }
@@ -107,21 +92,13 @@ impl Toolchain {
             path.push(":");
             path.push(rest);
         }
-        command
-            .env("PATH", path)
-            .env("RUSTC", &self.rustc)
-            .env("RUSTFLAGS", "-C debuginfo=2 -C link-arg=--btf");
-        for (name, value) in [
-            ("LD_LIBRARY_PATH", &self.ld_library_path),
-            ("RUSTC_BOOTSTRAP", &self.rustc_bootstrap),
-        ] {
+        command.env("PATH", path).env("RUSTC", &self.rustc).env("RUSTFLAGS", "-C debuginfo=2 -C link-arg=--btf");
+        for (name, value) in [("LD_LIBRARY_PATH", &self.ld_library_path), ("RUSTC_BOOTSTRAP", &self.rustc_bootstrap)] {
             if !value.is_empty() {
                 command.env(name, value);
             }
         }
-        command
-            .arg(subcommand)
-            .args(["--release", "--target", BPF_TARGET, "-Z", "build-std=core"]);
+        command.arg(subcommand).args(["--release", "--target", BPF_TARGET, "-Z", "build-std=core"]);
         command.arg("--target-dir").arg(target_directory);
         command
     }
