@@ -1,5 +1,6 @@
 //! The only door for set-up, building, running, testing and benchmarks.
 
+mod bench;
 mod build;
 mod command;
 mod lint;
@@ -35,6 +36,8 @@ enum Task {
     Run(run::Options),
     /// Build and run the tests, as root
     Test(test::Options),
+    /// Measure against the usual ways, as ratios
+    Bench(bench::Options),
     /// Check formatting, clippy, the house rules and licences
     Lint,
     /// The half of `test` that runs as root
@@ -50,6 +53,14 @@ enum Task {
         binary: PathBuf,
         #[command(flatten)]
         size: run::Size,
+    },
+    /// The half of `bench` that runs as root
+    #[command(hide = true)]
+    BenchAsRoot {
+        /// The built binary
+        binary: PathBuf,
+        #[command(flatten)]
+        size: bench::Size,
     },
     /// A process that holds mounts, for demonstrations and benchmarks
     #[command(hide = true)]
@@ -84,6 +95,8 @@ fn start(task: Task) -> Result<()> {
         Task::Test(options) => test::run(options),
         Task::Run(options) => run::run(&options),
         Task::DemoAsRoot { binary, size } => run::run_as_root(&binary, &size),
+        Task::Bench(options) => bench::run(&options),
+        Task::BenchAsRoot { binary, size } => bench::run_as_root(&binary, &size),
         Task::Sandbox(options) => sandbox::serve(&options),
         Task::Tethered { words } => sandbox::become_tethered(&words),
         Task::Lint => lint::run(),

@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Where it writes; for a source the mount point, one directory an entry below it where there are several
     #[arg(long)]
     work: PathBuf,
+    /// Processes in its namespace
+    #[arg(long, default_value_t = 1)]
+    tasks: u32,
     /// The entries
     entries: Vec<PathBuf>,
 }
@@ -57,6 +60,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
     if options.kind != Kind::Inside {
         make_mounts(options)?;
     }
+    let companions = (1..options.tasks).map(|_| Companion::start()).collect::<Result<Vec<_>>>()?;
     let mut output = std::io::stdout().lock();
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot say that the sandbox is ready")?;
     for line in std::io::stdin().lock().lines() {
@@ -67,7 +71,27 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
         };
         writeln!(output, "{answer}").and_then(|()| output.flush()).context("cannot answer")?;
     }
+    drop(companions);
     Ok(())
+}
+
+/// Another process in the same namespace, that does nothing. Dropping it ends it.
+struct Companion(Child);
+
+impl Companion {
+    fn start() -> Result<Self> {
+        let mut command = Command::new(this_program()?);
+        command.args(["sandbox", "--kind", "inside", "--work", "/"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        Ok(Self(command.spawn().with_context(|| format!("cannot start {}", shown(&command)))?))
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Writes through the mount: for a target by the entry's own path, which must lead to what is mounted there.
@@ -156,6 +180,14 @@ impl Sandbox {
     /// # Errors
     /// The helper process does not start.
     pub(crate) fn start(kind: Kind, entries: Vec<PathBuf>, work: &Path) -> Result<Self> {
+        Self::start_with_tasks(kind, entries, work, 1)
+    }
+
+    /// As [`Sandbox::start`], with this many processes in the namespace (bubblewrap's own number stays).
+    ///
+    /// # Errors
+    /// The helper process does not start.
+    pub(crate) fn start_with_tasks(kind: Kind, entries: Vec<PathBuf>, work: &Path, tasks: u32) -> Result<Self> {
         let program = this_program()?;
         let mut command = if kind == Kind::Bubblewrap {
             let entry = entries.first().context("a bubblewrap sandbox has one entry")?;
@@ -167,7 +199,8 @@ impl Sandbox {
         } else {
             let word = if kind == Kind::Target { "target" } else { "source" };
             let mut command = Command::new(program);
-            command.args(["sandbox", "--kind", word, "--work"]).arg(work).args(&entries);
+            command.args(["sandbox", "--kind", word, "--work"]).arg(work);
+            command.args(["--tasks", &tasks.to_string()]).args(&entries);
             command
         };
         let mut child = command

@@ -6,6 +6,8 @@ mod entries;
 mod service;
 mod tell;
 
+pub(crate) use tell::grouped;
+
 use std::path::PathBuf;
 use std::process::Command;
 
