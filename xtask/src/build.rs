@@ -13,14 +13,7 @@ use crate::setup;
 /// Set-up or the build fails.
 pub(crate) fn run() -> Result<PathBuf> {
     setup::run(setup::Verbosity::Quiet)?;
-    command::run(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "reclaim-user",
-        "--bin",
-        "reclaim",
-    ]))?;
+    command::run(cargo().args(["build", "--release", "--package", "reclaim-user", "--bin", "reclaim"]))?;
     Ok(binary(&target_directory()?))
 }
 

@@ -12,9 +12,7 @@ use anyhow::{Context as _, Result, bail};
 /// # Errors
 /// It does not start, or exits with anything but 0.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {}", shown(command)))?;
+    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
     if !status.success() {
         bail!("{} failed ({status})", shown(command));
     }
@@ -26,42 +24,27 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// It does not start, exits with anything but 0 (what it said is in the message), or does not write UTF-8.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("cannot start {}", shown(command)))?;
+    let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
     if !output.status.success() {
-        bail!(
-            "{} failed ({}): {}",
-            shown(command),
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        bail!("{} failed ({}): {}", shown(command), output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
-    String::from_utf8(output.stdout)
-        .with_context(|| format!("{} did not write UTF-8", shown(command)))
+    String::from_utf8(output.stdout).with_context(|| format!("{} did not write UTF-8", shown(command)))
 }
 
 /// The command as a person would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words
-        .map(OsStr::to_string_lossy)
-        .collect::<Vec<_>>()
-        .join(" ")
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
 /// The program's path, looked up in PATH.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|folder| folder.join(program))
-        .find(|path| path.is_file())
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 /// The workspace's directory.
 pub(crate) fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// The cargo that started this program, in the workspace.
@@ -77,11 +60,8 @@ pub(crate) fn cargo() -> Command {
 /// cargo does not say.
 pub(crate) fn target_directory() -> Result<PathBuf> {
     let text = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&text).context("cargo metadata is not JSON")?;
-    let path = metadata["target_directory"]
-        .as_str()
-        .context("cargo metadata names no target directory")?;
+    let metadata: serde_json::Value = serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+    let path = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
     Ok(PathBuf::from(path))
 }
 

@@ -16,19 +16,10 @@ use crate::toolchain::Toolchain;
 pub(crate) fn run() -> Result<()> {
     let toolchain = setup::run(setup::Verbosity::Quiet)?;
     let checks: [(&str, &dyn Fn() -> Result<()>); 5] = [
-        ("rustfmt", &|| {
-            command::run(cargo().args(["fmt", "--all", "--check"]))
-        }),
+        ("rustfmt", &|| command::run(cargo().args(["fmt", "--all", "--check"]))),
         ("house rules", &house_rules),
         ("clippy, host", &|| {
-            command::run(cargo().args([
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ]))
+            command::run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
         }),
         ("clippy, BPF", &|| clippy_bpf(&toolchain)),
         ("cargo-deny", &deny),
@@ -62,24 +53,12 @@ fn house_rules() -> Result<()> {
 fn clippy_bpf(toolchain: &Toolchain) -> Result<()> {
     let folders = std::env::split_paths(&toolchain.path_prepend);
     let beside = toolchain.cargo.parent().map(std::path::Path::to_owned);
-    if !folders
-        .chain(beside)
-        .any(|folder| folder.join("cargo-clippy").is_file())
-    {
-        eprintln!(
-            "lint: the BPF toolchain has no clippy, so the programs are checked as host code only"
-        );
+    if !folders.chain(beside).any(|folder| folder.join("cargo-clippy").is_file()) {
+        eprintln!("lint: the BPF toolchain has no clippy, so the programs are checked as host code only");
         return Ok(());
     }
     let mut clippy = toolchain.command("clippy", &target_directory()?.join("bpf"));
-    clippy.args([
-        "--package",
-        "reclaim-ebpf",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ]);
+    clippy.args(["--package", "reclaim-ebpf", "--locked", "--", "-D", "warnings"]);
     command::run(clippy.current_dir(workspace()))
 }
 

@@ -58,9 +58,7 @@ fn walk(stream: TokenStream, prefix: &[String], seen: &mut Vec<(usize, Seen)>) {
                         _ => break,
                     }
                 }
-                if is_punct(tokens.get(at), '!')
-                    && matches!(tokens.get(at + 1), Some(TokenTree::Group(_)))
-                {
+                if is_punct(tokens.get(at), '!') && matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
                     seen.push((line, Seen::Macro(path.last().cloned().unwrap_or_default())));
                 }
                 seen.push((line, Seen::Path(path)));
@@ -84,9 +82,7 @@ fn walk(stream: TokenStream, prefix: &[String], seen: &mut Vec<(usize, Seen)>) {
 fn allows(attribute: &Group) -> bool {
     let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
     tokens.iter().enumerate().any(|(at, token)| match token {
-        TokenTree::Ident(word) => {
-            *word == "allow" && matches!(tokens.get(at + 1), Some(TokenTree::Group(_)))
-        }
+        TokenTree::Ident(word) => *word == "allow" && matches!(tokens.get(at + 1), Some(TokenTree::Group(_))),
         TokenTree::Group(group) => allows(group),
         TokenTree::Punct(_) | TokenTree::Literal(_) => false,
     })

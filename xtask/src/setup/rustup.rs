@@ -15,29 +15,15 @@ pub(super) fn make(folder: &Path) -> Result<Outcome> {
         return Ok(Outcome::NotHere("rustup is not installed".to_owned()));
     }
     if !sysroot().is_some_and(|sysroot| has_source(&sysroot)) {
-        say(
-            "installing rustup's nightly with rust-src: the BPF target's core library is built from source",
-        );
+        say("installing rustup's nightly with rust-src: the BPF target's core library is built from source");
         let mut install = Command::new("rustup");
-        install.args([
-            "toolchain",
-            "install",
-            "nightly",
-            "--profile",
-            "minimal",
-            "--component",
-            "rust-src",
-        ]);
+        install.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "rust-src"]);
         if let Err(error) = command::run(&mut install) {
-            return Ok(Outcome::NotHere(format!(
-                "rustup cannot install a nightly with rust-src here: {error:#}"
-            )));
+            return Ok(Outcome::NotHere(format!("rustup cannot install a nightly with rust-src here: {error:#}")));
         }
     }
     let Some(sysroot) = sysroot().filter(|sysroot| has_source(sysroot)) else {
-        return Ok(Outcome::NotHere(
-            "rustup's nightly has no rust-src".to_owned(),
-        ));
+        return Ok(Outcome::NotHere("rustup's nightly has no rust-src".to_owned()));
     };
     let Some(bin) = linker::released(folder)? else {
         return Ok(Outcome::NotHere(format!(
@@ -57,13 +43,9 @@ pub(super) fn make(folder: &Path) -> Result<Outcome> {
 fn sysroot() -> Option<PathBuf> {
     let mut rustc = Command::new("rustup");
     rustc.args(["run", "nightly", "rustc", "--print", "sysroot"]);
-    command::output(&mut rustc)
-        .ok()
-        .map(|text| PathBuf::from(text.trim_end()))
+    command::output(&mut rustc).ok().map(|text| PathBuf::from(text.trim_end()))
 }
 
 fn has_source(sysroot: &Path) -> bool {
-    sysroot
-        .join("lib/rustlib/src/rust/library/core/Cargo.toml")
-        .is_file()
+    sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml").is_file()
 }

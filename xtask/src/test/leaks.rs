@@ -26,14 +26,8 @@ impl Snapshot {
     /// Looks at the host.
     pub(super) fn take() -> Result<Self> {
         // A process of an earlier run must not count, should its pid have been ours.
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .context("the clock is before 1970")?;
-        Ok(Self {
-            mark: format!("{}-{}", std::process::id(), now.as_nanos()),
-            mounts: mounts()?,
-            places: places(),
-        })
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
+        Ok(Self { mark: format!("{}-{}", std::process::id(), now.as_nanos()), mounts: mounts()?, places: places() })
     }
 
     /// Value of [`MARK`] for this run.
@@ -51,17 +45,8 @@ impl Snapshot {
             processes = self.processes()?;
         }
         let mut left = processes;
-        left.extend(
-            mounts()?
-                .difference(&self.mounts)
-                .map(|line| format!("mount {}", String::from_utf8_lossy(line))),
-        );
-        left.extend(
-            places()
-                .into_iter()
-                .filter(|place| !self.places.contains(place))
-                .map(str::to_owned),
-        );
+        left.extend(mounts()?.difference(&self.mounts).map(|line| format!("mount {}", String::from_utf8_lossy(line))));
+        left.extend(places().into_iter().filter(|place| !self.places.contains(place)).map(str::to_owned));
         Ok(left)
     }
 
@@ -77,15 +62,9 @@ impl Snapshot {
             let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
                 continue;
             };
-            if environment
-                .split(|byte| *byte == 0)
-                .any(|variable| variable == wanted.as_bytes())
-            {
+            if environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes()) {
                 let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                found.push(format!(
-                    "process {pid}: {}",
-                    String::from_utf8_lossy(&command).replace('\0', " ")
-                ));
+                found.push(format!("process {pid}: {}", String::from_utf8_lossy(&command).replace('\0', " ")));
             }
         }
         Ok(found)
@@ -95,24 +74,12 @@ impl Snapshot {
 /// Lines of this namespace's mount table without the optional fields, which change when peers come and go.
 fn mounts() -> Result<BTreeSet<Vec<u8>>> {
     let table = fs::read("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
-    let lines = table
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty());
-    Ok(lines
-        .map(|line| {
-            line.splitn(7, |byte| *byte == b' ')
-                .take(6)
-                .collect::<Vec<_>>()
-                .join(&b' ')
-        })
-        .collect())
+    let lines = table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Ok(lines.map(|line| line.splitn(7, |byte| *byte == b' ').take(6).collect::<Vec<_>>().join(&b' ')).collect())
 }
 
 fn places() -> Vec<&'static str> {
-    PLACES
-        .into_iter()
-        .filter(|place| Path::new(place).exists())
-        .collect()
+    PLACES.into_iter().filter(|place| Path::new(place).exists()).collect()
 }
 
 #[cfg(test)]
@@ -124,10 +91,7 @@ mod tests {
     #[test]
     fn a_marked_process_is_seen_until_it_is_gone() -> Result<()> {
         let snapshot = Snapshot::take()?;
-        let mut child = Command::new("sleep")
-            .arg("60")
-            .env(MARK, snapshot.mark())
-            .spawn()?;
+        let mut child = Command::new("sleep").arg("60").env(MARK, snapshot.mark()).spawn()?;
         // The environment is the old program's until exec is through.
         let seen = (0..100).any(|_| {
             thread::sleep(Duration::from_millis(10));
@@ -143,16 +107,9 @@ mod tests {
     #[test]
     fn a_mount_that_was_not_there_is_named() -> Result<()> {
         let mut snapshot = Snapshot::take()?;
-        let gone = snapshot
-            .mounts
-            .pop_first()
-            .context("there is at least one mount")?;
+        let gone = snapshot.mounts.pop_first().context("there is at least one mount")?;
         let left = snapshot.left_behind()?;
-        assert!(
-            left.iter()
-                .any(|thing| thing.contains(&*String::from_utf8_lossy(&gone))),
-            "{left:?}"
-        );
+        assert!(left.iter().any(|thing| thing.contains(&*String::from_utf8_lossy(&gone))), "{left:?}");
         Ok(())
     }
 }

@@ -61,25 +61,14 @@ pub(crate) fn run(options: Options) -> Result<()> {
         programs.retain(|program| in_tier(program, tier));
     }
     if programs.is_empty() {
-        bail!(
-            "no test file belongs to tier {}",
-            options.tier.as_deref().unwrap_or("(any)")
-        );
+        bail!("no test file belongs to tier {}", options.tier.as_deref().unwrap_or("(any)"));
     }
     if options.tier.is_none() && options.filter.is_none() {
         eprintln!("test: examples in the documentation");
         command::run(cargo().args(["test", "--quiet", "--doc", "--package", "reclaim-user"]))?;
     }
-    let arguments = options
-        .filter
-        .into_iter()
-        .chain(options.arguments)
-        .collect();
-    let plan = Plan {
-        binary,
-        programs,
-        arguments,
-    };
+    let arguments = options.filter.into_iter().chain(options.arguments).collect();
+    let plan = Plan { binary, programs, arguments };
     if geteuid().is_root() {
         return run_plan(&plan);
     }
@@ -100,60 +89,30 @@ fn programs() -> Result<Vec<Program>> {
     setup::run(setup::Verbosity::Quiet)?;
     eprintln!("test: building the tests");
     let mut build = cargo();
-    build.args([
-        "test",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-        "--workspace",
-    ]);
-    build
-        .args(["--lib", "--bins", "--tests"])
-        .stderr(std::process::Stdio::inherit());
-    let output = build
-        .output()
-        .with_context(|| format!("cannot start {}", shown(&build)))?;
+    build.args(["test", "--no-run", "--message-format=json-render-diagnostics", "--workspace"]);
+    build.args(["--lib", "--bins", "--tests"]).stderr(std::process::Stdio::inherit());
+    let output = build.output().with_context(|| format!("cannot start {}", shown(&build)))?;
     if !output.status.success() {
         bail!("the tests do not build");
     }
     let text = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;
     let mut programs = Vec::new();
     for line in text.lines() {
-        let message: serde_json::Value =
-            serde_json::from_str(line).context("cargo's message is not JSON")?;
-        let (Some(path), Some(true)) = (
-            message["executable"].as_str(),
-            message["profile"]["test"].as_bool(),
-        ) else {
+        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message is not JSON")?;
+        let (Some(path), Some(true)) = (message["executable"].as_str(), message["profile"]["test"].as_bool()) else {
             continue;
         };
-        let manifest = Path::new(
-            message["manifest_path"]
-                .as_str()
-                .context("cargo names no manifest")?,
-        );
+        let manifest = Path::new(message["manifest_path"].as_str().context("cargo names no manifest")?);
         let directory = manifest.parent().context("a manifest has no directory")?;
         programs.push(Program {
-            package: directory
-                .file_name()
-                .context("a package has no directory")?
-                .to_string_lossy()
-                .into_owned(),
-            target: message["target"]["name"]
-                .as_str()
-                .context("cargo names no target")?
-                .to_owned(),
+            package: directory.file_name().context("a package has no directory")?.to_string_lossy().into_owned(),
+            target: message["target"]["name"].as_str().context("cargo names no target")?.to_owned(),
             path: path.into(),
             directory: directory.to_owned(),
         });
     }
     // What is quick and small first: the packages' own tests, then the tiers.
-    programs.sort_by_key(|program| {
-        (
-            is_tier(program),
-            program.package.clone(),
-            program.target.clone(),
-        )
-    });
+    programs.sort_by_key(|program| (is_tier(program), program.package.clone(), program.target.clone()));
     Ok(programs)
 }
 
@@ -163,11 +122,7 @@ fn is_tier(program: &Program) -> bool {
 }
 
 fn in_tier(program: &Program, tier: &str) -> bool {
-    if tier == "unit" {
-        !is_tier(program)
-    } else {
-        is_tier(program) && program.target.starts_with(tier)
-    }
+    if tier == "unit" { !is_tier(program) } else { is_tier(program) && program.target.starts_with(tier) }
 }
 
 /// Runs every program, also after one has failed, and then compares the host with what it was before.
@@ -195,34 +150,22 @@ fn run_plan(plan: &Plan) -> Result<()> {
     match (failed.is_empty(), left.is_empty()) {
         (true, true) => Ok(()),
         (false, _) => bail!("tests failed in {}", failed.join(", ")),
-        (true, false) => bail!(
-            "all tests passed, but {} things were left behind",
-            left.len()
-        ),
+        (true, false) => bail!("all tests passed, but {} things were left behind", left.len()),
     }
 }
 
 /// Waits for the program, and ends it where it hangs.
 fn wait(command: &mut Command) -> Result<()> {
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", shown(command)))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for the tests")? {
-            return if status.success() {
-                Ok(())
-            } else {
-                bail!("{status}")
-            };
+            return if status.success() { Ok(()) } else { bail!("{status}") };
         }
         if start.elapsed() > LONGEST_RUN {
             child.kill().context("cannot end the tests that hang")?;
             child.wait().context("cannot wait for the tests")?;
-            bail!(
-                "still running after {} minutes: ended",
-                LONGEST_RUN.as_secs() / 60
-            );
+            bail!("still running after {} minutes: ended", LONGEST_RUN.as_secs() / 60);
         }
         thread::sleep(Duration::from_millis(20));
     }
