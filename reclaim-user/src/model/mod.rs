@@ -3,6 +3,7 @@
 pub mod coverage;
 pub mod event;
 pub mod id;
+pub mod live;
 pub mod mount;
 pub mod pin;
 pub mod pin_set;
