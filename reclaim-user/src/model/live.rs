@@ -107,7 +107,9 @@ impl LiveSet {
     /// Takes in which namespaces exist. `whole` tells that the list leaves none out.
     pub fn exist(&mut self, alive: &BTreeSet<NamespaceId>, whole: bool) {
         if whole {
-            let known: Vec<NamespaceId> = self.pins.namespaces().map(|(namespace, _)| namespace).collect();
+            // Number 0 stands for tables whose namespace is not known; no listing speaks of them.
+            let known = self.pins.namespaces().map(|(namespace, _)| namespace).filter(|namespace| namespace.0 != 0);
+            let known: Vec<NamespaceId> = known.collect();
             for namespace in known.into_iter().filter(|namespace| !alive.contains(namespace)) {
                 self.read(namespace, Reading::Gone);
             }
