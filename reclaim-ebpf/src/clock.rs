@@ -2,8 +2,8 @@
 
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use reclaim_ebpf::abi::{
-    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT,
-    COUNTER_LEFT, COUNTER_UNTRACKED, GENERATIONS, InFlight,
+    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_LEFT,
+    COUNTER_UNTRACKED, GENERATIONS, InFlight,
 };
 
 use crate::{
@@ -29,9 +29,7 @@ pub(crate) fn enter(hook: u32) {
         process: (ids >> 32) as u32,
         hook,
         generation,
-        namespace: kernel::current()
-            .and_then(|task| task.namespace())
-            .map_or(0, |namespace| namespace.inode),
+        namespace: kernel::current().and_then(|task| task.namespace()).map_or(0, |namespace| namespace.inode),
     };
     if IN_FLIGHT.insert(thread, call, 0).is_err() {
         advance(COUNTER_UNTRACKED);

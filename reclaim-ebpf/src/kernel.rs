@@ -99,10 +99,7 @@ impl Task {
     /// Thread group id and thread id, in the first pid namespace.
     #[inline(always)]
     pub(crate) fn ids(self) -> Option<(u32, u32)> {
-        Some((
-            read(self.0 + offset!(task_tgid))?,
-            read(self.0 + offset!(task_pid))?,
-        ))
+        Some((read(self.0 + offset!(task_tgid))?, read(self.0 + offset!(task_pid))?))
     }
 
     #[inline(always)]

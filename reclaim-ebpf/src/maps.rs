@@ -52,6 +52,8 @@ pub(crate) fn read(counter: u32) -> u64 {
 unsafe fn fetch_add_one(value: *mut u64) -> u64 {
     let mut old = 1u64;
     // SAFETY: one instruction on memory that the caller vouches for.
-    unsafe { asm!("{old} = atomic_fetch_add((u64 *)({value} + 0), {old})", old = inout(reg) old, value = in(reg) value) };
+    unsafe {
+        asm!("{old} = atomic_fetch_add((u64 *)({value} + 0), {old})", old = inout(reg) old, value = in(reg) value)
+    };
     old
 }

@@ -4,13 +4,11 @@
 
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use reclaim_ebpf::abi::{
-    HOOK_CLONE, HOOK_CLONE3, HOOK_MOUNT_SETATTR, HOOK_OPEN_TREE, HOOK_PIVOT_ROOT, HOOK_SETNS,
-    HOOK_UNSHARE, SYSCALL_OPEN_TREE_ATTR,
+    HOOK_CLONE, HOOK_CLONE3, HOOK_MOUNT_SETATTR, HOOK_OPEN_TREE, HOOK_PIVOT_ROOT, HOOK_SETNS, HOOK_UNSHARE,
+    SYSCALL_OPEN_TREE_ATTR,
 };
 
-use super::{
-    enter, enter_if_new_namespace, leave, leave_moved, leave_silently, namespace::clone3_flags,
-};
+use super::{enter, enter_if_new_namespace, leave, leave_moved, leave_silently, namespace::clone3_flags};
 use crate::kernel::{regs_first, regs_number, syscall_number};
 
 /// The hook of a system call, by its number.
@@ -38,9 +36,7 @@ fn enter_any(context: RawTracePointContext) -> i32 {
     };
     let first = || regs_first(context.arg(0));
     match hook {
-        HOOK_UNSHARE | HOOK_CLONE => {
-            enter_if_new_namespace(hook, first().unwrap_or(super::CLONE_NEWNS))
-        }
+        HOOK_UNSHARE | HOOK_CLONE => enter_if_new_namespace(hook, first().unwrap_or(super::CLONE_NEWNS)),
         HOOK_CLONE3 => enter_if_new_namespace(hook, clone3_flags(first())),
         _ => enter(hook),
     }
@@ -62,7 +58,4 @@ fn leave_any(context: RawTracePointContext) -> i32 {
     0
 }
 
-const _: () = assert!(
-    HOOK_PIVOT_ROOT < HOOK_SETNS && HOOK_CLONE3 == 11,
-    "the loop above runs over the calls' tags"
-);
+const _: () = assert!(HOOK_PIVOT_ROOT < HOOK_SETNS && HOOK_CLONE3 == 11, "the loop above runs over the calls' tags");

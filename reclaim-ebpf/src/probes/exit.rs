@@ -1,8 +1,6 @@
 //! The death of a task.
 
-use aya_ebpf::{
-    helpers::bpf_get_current_pid_tgid, macros::raw_tracepoint, programs::RawTracePointContext,
-};
+use aya_ebpf::{helpers::bpf_get_current_pid_tgid, macros::raw_tracepoint, programs::RawTracePointContext};
 use reclaim_ebpf::abi::HOOK_EXIT;
 
 use crate::{clock, emit::emit, kernel};
@@ -30,8 +28,5 @@ fn is_last_user(task: kernel::Task) -> bool {
     let Some(users) = task.proxy_users() else {
         return false;
     };
-    users == 1
-        || task
-            .threads_of_dead_process()
-            .is_some_and(|threads| users <= threads)
+    users == 1 || task.threads_of_dead_process().is_some_and(|threads| users <= threads)
 }

@@ -39,13 +39,7 @@ fn leave(hook: u32, result: i64) {
     let ids = bpf_get_current_pid_tgid();
     if result >= 0 {
         let namespace = kernel::current().and_then(|task| task.namespace());
-        emit(
-            hook,
-            result,
-            namespace.map(|namespace| namespace.inode),
-            (ids >> 32) as u32,
-            ids as u32,
-        );
+        emit(hook, result, namespace.map(|namespace| namespace.inode), (ids >> 32) as u32, ids as u32);
     }
     clock::leave(ids as u32);
 }
@@ -60,9 +54,7 @@ fn leave_moved(hook: u32, result: i64) {
         return;
     };
     if result >= 0 {
-        let namespace = kernel::current()
-            .and_then(|task| task.namespace())
-            .map(|namespace| namespace.inode);
+        let namespace = kernel::current().and_then(|task| task.namespace()).map(|namespace| namespace.inode);
         if call.namespace != 0 && namespace != Some(call.namespace) {
             emit(HOOK_DEPART, result, Some(call.namespace), process, thread);
         }

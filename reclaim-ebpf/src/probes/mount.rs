@@ -2,8 +2,8 @@
 
 use aya_ebpf::{macros::tracepoint, programs::TracePointContext};
 use reclaim_ebpf::abi::{
-    HOOK_FSCONFIG, HOOK_FSMOUNT, HOOK_MOUNT, HOOK_MOUNT_SETATTR, HOOK_MOVE_MOUNT, HOOK_OPEN_TREE,
-    HOOK_PIVOT_ROOT, HOOK_UMOUNT,
+    HOOK_FSCONFIG, HOOK_FSMOUNT, HOOK_MOUNT, HOOK_MOUNT_SETATTR, HOOK_MOVE_MOUNT, HOOK_OPEN_TREE, HOOK_PIVOT_ROOT,
+    HOOK_UMOUNT,
 };
 
 use super::{enter, leave, result};

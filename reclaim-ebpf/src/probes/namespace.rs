@@ -7,9 +7,7 @@ use aya_ebpf::{
 };
 use reclaim_ebpf::abi::{HOOK_CLONE, HOOK_CLONE3, HOOK_SETNS, HOOK_UNSHARE};
 
-use super::{
-    CLONE_NEWNS, enter, enter_if_new_namespace, first_argument, leave_moved, leave_silently, result,
-};
+use super::{CLONE_NEWNS, enter, enter_if_new_namespace, first_argument, leave_moved, leave_silently, result};
 use crate::{emit::emit, kernel};
 
 #[tracepoint]
@@ -27,10 +25,7 @@ fn leave_setns(context: TracePointContext) -> u32 {
 
 #[tracepoint]
 fn enter_unshare(context: TracePointContext) -> u32 {
-    enter_if_new_namespace(
-        HOOK_UNSHARE,
-        first_argument(&context).unwrap_or(CLONE_NEWNS),
-    );
+    enter_if_new_namespace(HOOK_UNSHARE, first_argument(&context).unwrap_or(CLONE_NEWNS));
     0
 }
 
@@ -94,12 +89,6 @@ fn made(context: RawTracePointContext) -> i32 {
     let ids = kernel::Task::at(address).and_then(|task| task.ids());
     let maker = bpf_get_current_pid_tgid();
     let (process, thread) = ids.unwrap_or(((maker >> 32) as u32, maker as u32));
-    emit(
-        HOOK_CLONE,
-        i64::from(thread),
-        own.map(|own| own.inode),
-        process,
-        thread,
-    );
+    emit(HOOK_CLONE, i64::from(thread), own.map(|own| own.inode), process, thread);
     0
 }

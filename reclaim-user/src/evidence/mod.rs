@@ -1,3 +1,9 @@
 //! Taking evidence: producers of pins, and the one interface that decisions and removal ask.
 
+pub mod btf;
+pub mod clock;
+pub mod features;
+pub mod probes;
+pub mod ring;
 pub mod source;
+mod stragglers;

@@ -1,7 +1,9 @@
 //! Deciding: pure types and functions. Nothing here opens a file, reads a clock or waits.
 
 pub mod coverage;
+pub mod event;
 pub mod id;
+pub mod live;
 pub mod mount;
 pub mod pin;
 pub mod pin_set;
