@@ -3,6 +3,8 @@
 pub mod coverage;
 pub mod id;
 pub mod mount;
+pub mod mountinfo;
+pub mod overlay;
 pub mod pin;
 pub mod pin_set;
 pub mod report;
