@@ -3,7 +3,12 @@
 pub mod btf;
 pub mod clock;
 pub mod features;
+pub mod ground;
+pub mod layers;
 pub mod probes;
+pub mod procfs;
 pub mod ring;
+pub mod scan;
 pub mod source;
 mod stragglers;
+pub mod tasks;
