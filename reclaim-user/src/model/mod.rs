@@ -1,8 +1,12 @@
 //! Deciding: pure types and functions. Nothing here opens a file, reads a clock or waits.
 
 pub mod coverage;
+pub mod fence;
 pub mod id;
 pub mod mount;
 pub mod pin;
 pub mod pin_set;
+pub mod plan;
 pub mod report;
+pub mod tally;
+pub mod verdict;
