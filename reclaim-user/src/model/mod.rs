@@ -2,6 +2,7 @@
 
 pub mod coverage;
 pub mod event;
+pub mod fence;
 pub mod id;
 pub mod live;
 pub mod mount;
@@ -9,4 +10,7 @@ pub mod mountinfo;
 pub mod overlay;
 pub mod pin;
 pub mod pin_set;
+pub mod plan;
 pub mod report;
+pub mod tally;
+pub mod verdict;
