@@ -1,8 +1,13 @@
 //! Deciding: pure types and functions. Nothing here opens a file, reads a clock or waits.
 
+pub mod answer;
+pub mod audit;
 pub mod coverage;
+pub mod entry;
 pub mod id;
 pub mod mount;
 pub mod pin;
 pub mod pin_set;
 pub mod report;
+pub mod status;
+pub mod task;
