@@ -3,6 +3,7 @@
 use crate::config::ConfigError;
 use crate::evidence::asked::AskedError;
 use crate::evidence::engine::EngineError;
+use crate::evidence::scan::ScanError;
 use crate::removal::RemovalError;
 use crate::service::ServiceError;
 use crate::service::client::ClientError;
@@ -39,6 +40,8 @@ pub enum Outcome {
     Busy,
     /// Part of the work failed; the errors were told as they came.
     Failed,
+    /// The configuration is at fault, which was told with the rest.
+    Usage,
 }
 
 impl Outcome {
@@ -51,6 +54,7 @@ impl Outcome {
             Self::Differs => exit::DIFFERS,
             Self::Busy => exit::BUSY,
             Self::Failed => exit::FAILED,
+            Self::Usage => exit::USAGE,
         }
     }
 }
@@ -70,6 +74,9 @@ pub enum Error {
     /// Evidence.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A scan.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
     /// A path that was asked about.
     #[error(transparent)]
     Asked(#[from] AskedError),
@@ -99,11 +106,13 @@ impl Error {
     pub fn code(&self) -> u8 {
         match self {
             Self::Config(_) => exit::USAGE,
+            Self::Engine(EngineError::Unsupported { .. }) => exit::USAGE,
             Self::Removal { source: RemovalError::Configuration { .. }, .. } => exit::USAGE,
             Self::Removal { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
             Self::Service(source) if source.is_usage() => exit::USAGE,
             Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
             Self::Engine(_)
+            | Self::Scan(_)
             | Self::Asked(_)
             | Self::Removal { .. }
             | Self::Service(_)

@@ -1,6 +1,6 @@
 //! Which capabilities this process has, and what works without those that it has not.
 
-use serde::Serialize;
+use crate::model::check::Three;
 
 /// One capability that reclaim makes use of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +52,6 @@ pub(super) const CAPABILITIES: [Capability; 5] = [
     },
 ];
 
-/// Whether this process has a capability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Answer {
-    Yes,
-    No,
-    Unknown,
-}
-
 /// The effective set of this process; none when it cannot be read.
 pub(super) fn effective() -> Option<u64> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
@@ -73,13 +64,13 @@ fn parse(status: &str) -> Option<u64> {
 
 impl Capability {
     /// Whether a set has it. The kernel takes CAP_SYS_ADMIN for CAP_BPF and CAP_PERFMON, too.
-    pub(super) fn held(self, effective: Option<u64>) -> Answer {
+    pub(super) fn held(self, effective: Option<u64>) -> Three {
         let has = |bit: u32| effective.map(|set| set & (1 << bit) != 0);
         let stand_in = if matches!(self.bit, BPF | PERFMON) { has(SYS_ADMIN) } else { Some(false) };
         match (has(self.bit), stand_in) {
-            (Some(true), _) | (_, Some(true)) => Answer::Yes,
-            (Some(false), _) => Answer::No,
-            (None, _) => Answer::Unknown,
+            (Some(true), _) | (_, Some(true)) => Three::Yes,
+            (Some(false), _) => Three::No,
+            (None, _) => Three::CouldNotTell,
         }
     }
 }
@@ -91,7 +82,7 @@ pub(super) fn hint() -> Option<String> {
 
 fn sentence(effective: Option<u64>) -> Option<String> {
     let missing: Vec<Capability> =
-        CAPABILITIES.into_iter().filter(|capability| capability.held(effective) == Answer::No).collect();
+        CAPABILITIES.into_iter().filter(|capability| capability.held(effective) == Three::No).collect();
     if missing.is_empty() {
         return None;
     }
@@ -124,6 +115,6 @@ mod tests {
         }
         let admin = sentence(Some(1 << SYS_ADMIN)).expect("some are missing");
         assert!(!admin.contains("CAP_BPF") && admin.contains("CAP_SYS_PTRACE"), "{admin}");
-        assert_eq!(CAPABILITIES[0].held(None), Answer::Unknown);
+        assert_eq!(CAPABILITIES[0].held(None), Three::CouldNotTell);
     }
 }

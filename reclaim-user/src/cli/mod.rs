@@ -181,7 +181,7 @@ fn start_log(globals: &Globals, service: bool) {
 /// The error, and where capabilities are missing what that means: a bare "permission denied" helps nobody.
 fn complain(error: &Error) {
     eprintln!("reclaim: {}", chain(error));
-    if matches!(error, Error::Config(_) | Error::Client(_)) {
+    if error.code() != exit::FAILED || matches!(error, Error::Client(_)) {
         return;
     }
     if let Some(hint) = capability::hint() {

@@ -36,8 +36,13 @@ pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), Config
             let inner = overlap::inside(&root.path, &other.path) || lineage.inside(other_lineage);
             if inner || overlap::inside(&other.path, &root.path) || other_lineage.inside(&lineage) {
                 let relation = if inner { "is or lies inside" } else { "holds" };
-                let what =
-                    format!("{} {relation} the root `{}` ({})", root.path.display(), other.name, other.path.display());
+                let what = format!(
+                    "`{}` ({}) {relation} the root `{}` ({})",
+                    root.name,
+                    root.path.display(),
+                    other.name,
+                    other.path.display()
+                );
                 return Err(source.wrong(place, "root.path", what, "roots must not overlap: keep one of the two"));
             }
         }

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const DEFAULT_FILE: &str = "/etc/reclaim/reclaim.toml";
 
 /// A configuration that was read, and what is allowed in it but looks like a mistake.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,

@@ -3,10 +3,11 @@
 use super::ground::{self, GroundError};
 use crate::model::answer::Subject;
 use crate::model::report::Name;
+use crate::sys::mount_id::mount_of;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
@@ -52,7 +53,7 @@ pub fn look(path: &Path) -> Result<Subject, AskedError> {
     let parent = openat(AT_FDCWD, &directory, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(open)?;
     let Some(name) = name else {
         let stat = fstat(&parent).map_err(open)?;
-        let place = ground::ground(parent.as_fd()).map_err(placed)?;
+        let place = ground::ground_of(&parent).map_err(placed)?.location;
         return Ok(Subject {
             path: Name(path.as_os_str().as_bytes().to_vec()),
             name: Name(Vec::new()),
@@ -64,13 +65,11 @@ pub fn look(path: &Path) -> Result<Subject, AskedError> {
     let file = openat(&parent, name.as_os_str(), flags | OFlag::O_NOFOLLOW, Mode::empty()).map_err(open)?;
     let stat = fstat(&file).map_err(open)?;
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
-    let mut places = vec![ground::ground(parent.as_fd()).map_err(placed)?.join(name.as_bytes())];
+    let above = ground::ground_of(&parent).map_err(placed)?;
+    let mut places = vec![above.location.join(name.as_bytes())];
     // Where something is mounted on the path, the file that was opened is on top of the place that its parent gives.
-    if kind == SFlag::S_IFDIR {
-        let top = ground::ground(file.as_fd()).map_err(placed)?;
-        if !places.contains(&top) {
-            places.push(top);
-        }
+    if mount_of(&file).map_err(open)? != above.mount {
+        places.push(ground::ground_of(&file).map_err(placed)?.location);
     }
     let known_empty = kind != SFlag::S_IFDIR || is_empty(&file);
     Ok(Subject {

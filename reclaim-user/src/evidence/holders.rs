@@ -42,26 +42,21 @@ fn namespace_of(pid: u32) -> Option<NamespaceId> {
     std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|stat| NamespaceId(stat.ino()))
 }
 
-/// One task; none when it is gone.
+/// One task; none when it is gone, or is none of ours to look at.
 fn describe(pid: u32) -> Option<Task> {
     let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).ok();
-    let comm = read("comm").map(|mut comm| {
-        if comm.last() == Some(&b'\n') {
-            comm.pop();
-        }
-        Name(comm)
-    });
-    let text = read("cgroup");
-    if comm.is_none() && text.is_none() {
-        return None;
+    let mut comm = read("comm")?;
+    if comm.last() == Some(&b'\n') {
+        comm.pop();
     }
-    let path = text.as_deref().and_then(task::cgroup_path);
+    let text = read("cgroup")?;
+    let path = task::cgroup_path(&text).unwrap_or_default();
     Some(Task {
         pid,
-        comm,
-        cgroup: path.map(|path| Name(path.to_vec())),
-        unit: path.and_then(task::unit).map(str::to_owned),
-        container: path.and_then(task::container).map(str::to_owned),
+        comm: Name(comm),
+        unit: task::unit(path).map(str::to_owned),
+        container: task::container(path).map(str::to_owned),
+        cgroup: Name(path.to_vec()),
     })
 }
 
@@ -75,6 +70,6 @@ mod tests {
         let found = tasks(&BTreeSet::from([own]), &PinSet::default());
         assert!(found[&own].len() <= MOST);
         let me = describe(std::process::id()).expect("myself");
-        assert!(me.comm.is_some_and(|comm| !comm.0.contains(&b'\n')));
+        assert!(!me.comm.0.is_empty() && !me.comm.0.contains(&b'\n'));
     }
 }

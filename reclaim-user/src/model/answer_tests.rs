@@ -93,7 +93,7 @@ fn shapes_are_those_of_the_contract() {
     let pins = set(&["/root/a"], vec![], true);
     let coverage = full();
     let seen = Seen { pins: &pins, coverage: &coverage, producer: Producer::Walk };
-    let task = Task { pid: 1, comm: Some(Name(b"x".into())), cgroup: None, unit: None, container: None };
+    let task = Task { pid: 1, comm: Name(b"x".into()), cgroup: Name(b"/".into()), unit: None, container: None };
     let tasks = BTreeMap::from([(NamespaceId(7), vec![task])]);
     let who = serde_json::to_value(subject("/root/a").who(seen, &tasks)).expect("json");
     assert_eq!(keys(&who), ["complete", "covered", "evidence", "path", "pinned", "pins", "type"]);

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod audit;
+pub mod check;
 pub mod coverage;
 pub mod entry;
 pub mod id;
@@ -9,5 +10,6 @@ pub mod mount;
 pub mod pin;
 pub mod pin_set;
 pub mod report;
+pub mod scan_report;
 pub mod status;
 pub mod task;

@@ -8,10 +8,10 @@ use serde::Serialize;
 pub struct Task {
     /// Process or thread id, as reclaim's own PID namespace shows it.
     pub pid: u32,
-    /// Its command name; none when it could not be read.
-    pub comm: Option<Name>,
-    /// Path of its control group; none when it could not be read.
-    pub cgroup: Option<Name>,
+    /// Its command name.
+    pub comm: Name,
+    /// Path of its control group; empty where the host has none.
+    pub cgroup: Name,
     /// The systemd unit that the control group belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,

@@ -78,7 +78,7 @@ pub fn tasks(tasks: &[Task]) -> String {
 
 fn task(task: &Task) -> String {
     let Task { pid, comm, cgroup: _, unit, container } = task;
-    let comm = text::name_or_dash(comm.as_ref());
+    let comm = text::name(comm);
     let home = match (container, unit) {
         (Some(container), _) => format!(" (container {})", container.get(..12).unwrap_or(container)),
         (None, Some(unit)) => format!(" ({})", text::escape(unit.as_bytes())),

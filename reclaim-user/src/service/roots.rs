@@ -115,7 +115,7 @@ impl Roots {
         }
         match location {
             Some(location) => {
-                removal::pass(config, index, location, state, engine, options, on, between).map_err(failed)
+                removal::pass(config, index, location, engine, options, state, on, between).map_err(failed)
             }
             None => {
                 on(PassEvent::Note(format!("{} does not exist, so there is nothing to do", config.path.display())));

@@ -162,9 +162,6 @@ async fn converse(mut stream: UnixStream, peer: Peer, handle: &Handle) -> io::Re
             writing.shutdown().await?;
             return swallow(&mut reader).await;
         }
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
         let answer = match protocol::parse(&line) {
             Err(message) => protocol::error(&message),
             Ok(request) => match handle.ask(peer, request).await {

@@ -58,7 +58,6 @@ pub(super) fn run(setup: Setup) -> Result<(), Error> {
         post: Post { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop },
         roots,
         loaded,
-        evidence,
         states: HashMap::new(),
         per_entry,
         output,
@@ -74,7 +73,6 @@ struct Worker {
     post: Post,
     roots: Roots,
     loaded: Loaded,
-    evidence: EvidenceChoice,
     states: HashMap<String, RootState>,
     per_entry: bool,
     output: Output,
@@ -214,21 +212,10 @@ impl Worker {
         all.filter(|(_, placed)| names.is_empty() || names.contains(&placed.config.name)).map(|(at, _)| at).collect()
     }
 
-    /// Looks again where the roots are. Where one has come, gone or moved, evidence is taken afresh.
+    /// Looks again where the roots are: one may have come, gone or moved.
     fn prepare(&mut self) {
         let roots = Roots::place(&self.loaded.config.roots);
-        if roots.watch() != self.roots.watch() {
-            match roots.engine(self.evidence) {
-                Ok(engine) => self.engine = engine,
-                Err(error) => {
-                    tracing::error!(
-                        "a root has come, gone or moved, and evidence on it cannot be taken: {}",
-                        chain(&error)
-                    );
-                    return;
-                }
-            }
-        }
+        self.engine.watch(roots.watch());
         self.roots = roots;
         self.know_roots();
     }
@@ -240,14 +227,15 @@ impl Worker {
 
     fn reload(&mut self, loaded: Loaded) {
         let mut roots = Roots::place(&loaded.config.roots);
-        let engine = roots.check().and_then(|()| roots.engine(self.evidence));
-        match engine {
-            Ok(engine) => {
+        match roots.check() {
+            Ok(()) => {
                 let config = &loaded.config.roots;
-                self.states.retain(|name, _| config.iter().any(|root: &RootConfig| root.name == *name));
-                self.post.desk.passes.retain(|name, _| config.iter().any(|root| root.name == *name));
-                self.post.desk.faults.retain(|name, _| config.iter().any(|root| root.name == *name));
-                (self.engine, self.roots, self.loaded) = (engine, roots, loaded);
+                let known = |name: &String| config.iter().any(|root: &RootConfig| root.name == *name);
+                self.states.retain(|name, _| known(name));
+                self.post.desk.passes.retain(|name, _| known(name));
+                self.post.desk.faults.retain(|name, _| known(name));
+                self.engine.watch(roots.watch());
+                (self.roots, self.loaded) = (roots, loaded);
                 self.know_roots();
                 self.tell(Event::Reloaded);
             }
