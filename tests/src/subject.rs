@@ -2,8 +2,9 @@
 
 use crate::process::wait_until;
 use crate::{ConfigFile, Host, Pass, QueryLine, Reclaim, Root, ScanLine, Service, WhoLine};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Where the evidence comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,27 +108,17 @@ impl Subject {
     /// Sweeps until some paths have gone, while others must stay through every pass; returns the last summary.
     #[track_caller]
     pub fn sweep_until_gone<G: AsRef<Path>, S: AsRef<Path>>(&self, gone: &[G], stay: &[S]) -> Pass {
-        let stays = |pass: &Pass| {
+        let deadline = Instant::now() + Duration::from_secs(40);
+        loop {
+            let pass = self.sweep();
             for path in stay.iter().map(AsRef::as_ref) {
                 assert!(path.symlink_metadata().is_ok(), "{} is in use and has gone: {pass:?}", path.display());
             }
-        };
-        let mut last = None;
-        wait_until("sweep all that is stale", Duration::from_secs(40), || {
-            let pass = self.sweep();
-            stays(&pass);
-            let left: Vec<PathBuf> = gone
-                .iter()
-                .map(|path| path.as_ref().to_owned())
-                .filter(|path| path.symlink_metadata().is_ok())
-                .collect();
-            if !left.is_empty() {
-                eprintln!("still there after a pass: {left:?}; {pass:?}");
-                return None;
-            }
-            last = Some(pass);
-            last.clone()
-        })
+            let left = gone.iter().map(AsRef::as_ref).find(|path| path.symlink_metadata().is_ok());
+            let Some(left) = left else { return pass };
+            assert!(Instant::now() < deadline, "{} is still there: {pass:?}", left.display());
+            sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cases 4, 6, 7, 12, 13 and 16: binds that are hidden, inside, deep, layered, renamed, doubled and propagated.
+//! Cases 4, 6, 12, 13 and 16: binds that are hidden, inside, deep, renamed, doubled and propagated.
 
 use reclaim_tests::{
     Actor, Background, ConfigFile, Host, Mode, OrFail as _, Request, Root, Subject, cases, wait_until,
@@ -13,8 +13,6 @@ cases! {
     bind_inside_in_the_own_namespace: service, scan, fallback;
     bind_inside_in_another_namespace: service, scan, fallback;
     swapped_for_a_link: service, scan;
-    overlay_layers: service, scan, fallback;
-    overlay_layer_through_a_link_that_has_gone: service, scan, fallback;
     same_name_on_another_file_system: service, scan, fallback;
     deleted_source_made_again: service, scan, fallback;
     prefix_of_a_pinned_name: service, scan, fallback;
@@ -116,66 +114,6 @@ fn swapped_for_a_link(host: &Host, mode: Mode) {
         host.names().is_empty().then_some(())
     });
     assert!(deep.is_file());
-}
-
-fn overlay_layers(host: &Host, mode: Mode) {
-    let subject = Subject::start(host, mode);
-    let layers: Vec<_> = ["lower-one", "lower-two", "relative-lower", "behind-link", "upper", "work"]
-        .map(|name| host.entry(name))
-        .into();
-    let stale = host.entry("stale");
-    let link = host.path("link-to-a-layer");
-    symlink(&layers[3], &link).or_fail("make a link");
-    let [first, second] = [host.mount_point(), host.mount_point()];
-    let mut sandbox = host.sandbox();
-    let upper_and_work = format!(
-        "lowerdir={}:{},upperdir={},workdir={}",
-        layers[0].display(),
-        layers[1].display(),
-        layers[4].display(),
-        layers[5].display()
-    );
-    sandbox.ask(&Request::Overlay(first.clone().into(), upper_and_work.into_bytes()));
-    sandbox.ask(&Request::ChangeDir(host.root().into()));
-    let relative = format!("lowerdir=relative-lower:{}", link.display());
-    sandbox.ask(&Request::Overlay(second.clone().into(), relative.into_bytes()));
-    sandbox.ask(&Request::ChangeDir("/".into()));
-
-    for layer in &layers {
-        let answer = subject.query(layer);
-        let relative = layer.ends_with("relative-lower");
-        assert!(
-            answer.verdict == "pinned" || (relative && answer.verdict == "unknown"),
-            "a layer is held, or could be meant: {answer:?}"
-        );
-    }
-    let who = subject.who(&layers[0]);
-    assert!(who.pins.iter().any(|pin| pin.role == "layer"), "{who:?}");
-    subject.sweep_until_gone(&[&stale], &layers);
-    sandbox.still_works(&first, &layers[4]);
-    sandbox.kill();
-    // The work directory has a child of the kernel's own, which only a tree removal takes.
-    subject.sweep_until_gone(&layers[..5], NOTHING);
-}
-
-fn overlay_layer_through_a_link_that_has_gone(host: &Host, mode: Mode) {
-    let subject = Subject::start(host, mode);
-    let (layer, other) = (host.entry("layer"), host.entry("other"));
-    let (link, second) = (host.path("link-to-a-layer"), host.make_dir("second"));
-    symlink(&layer, &link).or_fail("make a link");
-    let point = host.mount_point();
-    let mut sandbox = host.sandbox();
-    let options = format!("lowerdir={}:{}", link.display(), second.display());
-    sandbox.ask(&Request::Overlay(point.into(), options.into_bytes()));
-    fs::remove_file(&link).or_fail("remove a link");
-
-    let answer = subject.query(&layer);
-    assert_ne!(answer.verdict, "free", "the option could mean it: {answer:?}");
-    let pass = subject.sweep();
-    assert!(layer.is_dir() && other.is_dir(), "an option that leads nowhere could mean either: {pass:?}");
-    assert_eq!(pass.removed, 0, "{pass:?}");
-    sandbox.kill();
-    subject.sweep_until_gone(&[&layer, &other], NOTHING);
 }
 
 fn same_name_on_another_file_system(host: &Host, mode: Mode) {
