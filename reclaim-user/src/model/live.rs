@@ -8,10 +8,10 @@
 
 use super::coverage::{Coverage, GapCause, Reach};
 use super::event::{Event, Hook};
-use super::id::{Location, MountId, NamespaceId};
+use super::id::{Location, NamespaceId};
 use super::mount::Mount;
 use super::pin_set::{NamespacePins, PinSet};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How often a suspected namespace is looked at before it is believed to live on without tasks.
 const LOOKS: u32 = 64;
@@ -72,7 +72,7 @@ impl LiveSet {
 
     /// Takes in one event.
     pub fn note(&mut self, event: &Event) {
-        let Some(namespace) = event.namespace else {
+        let Some(namespace) = event.namespace.map(|inode| NamespaceId(inode.into())) else {
             // Something happened, and nobody knows where.
             self.lost(1);
             return;
@@ -92,7 +92,7 @@ impl LiveSet {
             }
             // These make or configure trees that are in no namespace yet; attaching one is a move_mount.
             Hook::OpenTree | Hook::Fsmount | Hook::Fsconfig => {}
-            Hook::Exit => {
+            Hook::Exit | Hook::Depart => {
                 self.suspected.insert(namespace, LOOKS);
             }
         }
@@ -107,7 +107,9 @@ impl LiveSet {
     /// Takes in which namespaces exist. `whole` tells that the list leaves none out.
     pub fn exist(&mut self, alive: &BTreeSet<NamespaceId>, whole: bool) {
         if whole {
-            let known: Vec<NamespaceId> = self.pins.namespaces().map(|(namespace, _)| namespace).collect();
+            // Number 0 stands for tables whose namespace is not known; no listing speaks of them.
+            let known = self.pins.namespaces().map(|(namespace, _)| namespace).filter(|namespace| namespace.0 != 0);
+            let known: Vec<NamespaceId> = known.collect();
             for namespace in known.into_iter().filter(|namespace| !alive.contains(namespace)) {
                 self.read(namespace, Reading::Gone);
             }
@@ -140,6 +142,9 @@ impl LiveSet {
                         self.suspected.remove(&namespace);
                     }
                 }
+                if self.gap {
+                    keep_all(&mut pins, self.pins.namespace(namespace));
+                }
                 let known = self.pins.namespace(namespace).map_or(&[][..], |known| &known.table.mounts);
                 let mut groups = changed_groups(known, &pins.table.mounts);
                 if called && groups.is_none() {
@@ -148,15 +153,20 @@ impl LiveSet {
                 }
                 let groups = groups.unwrap_or_default();
                 self.due.extend(self.receivers.of(&groups).filter(|receiver| *receiver != namespace));
-                if self.gap {
-                    keep_all(&mut pins, self.pins.namespace(namespace));
-                }
                 self.receivers.remove(namespace);
                 self.receivers.add(namespace, &pins.table.mounts);
                 self.pins.replace(namespace, pins);
             }
             Reading::Gone => {
                 self.suspected.remove(&namespace);
+                if called {
+                    // What was mounted in it may live on in whoever received it. Of a namespace that came and went
+                    // between two readings nothing is known, so it may have been a peer of any.
+                    let known = self.pins.namespace(namespace);
+                    let groups = known.map(|known| known.table.mounts.iter().map(|mount| mount.peer_group).collect());
+                    let groups = groups.unwrap_or_else(|| self.receivers.groups());
+                    self.due.extend(self.receivers.of(&groups).filter(|receiver| *receiver != namespace));
+                }
                 if !self.gap {
                     self.receivers.remove(namespace);
                     self.pins.remove(namespace);
@@ -192,19 +202,18 @@ impl LiveSet {
 /// Peer groups through which what differs between two tables could have reached other namespaces: those of the mounts
 /// that differ, and those of the mounts they are mounted on. None when nothing differs.
 fn changed_groups(old: &[Mount], new: &[Mount]) -> Option<BTreeSet<u64>> {
-    let by_id = |mounts| -> HashMap<MountId, &Mount> { Iterator::map(<[Mount]>::iter(mounts), |m| (m.id, m)).collect() };
-    let (old_ids, new_ids) = (by_id(old), by_id(new));
+    let (in_old, in_new): (HashSet<&Mount>, HashSet<&Mount>) = (old.iter().collect(), new.iter().collect());
     let mut groups: Option<BTreeSet<u64>> = None;
-    let mut involve = |mount: &Mount, table: &HashMap<MountId, &Mount>| {
+    let mut involve = |mount: &Mount, table: &[Mount]| {
         let groups = groups.get_or_insert_default();
         groups.insert(mount.peer_group);
-        groups.extend(table.get(&mount.parent).map(|parent| parent.peer_group));
+        groups.extend(table.iter().filter(|other| other.id == mount.parent).map(|parent| parent.peer_group));
     };
-    for mount in old.iter().filter(|mount| new_ids.get(&mount.id) != Some(mount)) {
-        involve(mount, &old_ids);
+    for mount in in_old.difference(&in_new) {
+        involve(mount, old);
     }
-    for mount in new.iter().filter(|mount| old_ids.get(&mount.id) != Some(mount)) {
-        involve(mount, &new_ids);
+    for mount in in_new.difference(&in_old) {
+        involve(mount, new);
     }
     groups
 }
@@ -212,11 +221,8 @@ fn changed_groups(old: &[Mount], new: &[Mount]) -> Option<BTreeSet<u64>> {
 /// Puts what `known` holds and `pins` does not into `pins`.
 fn keep_all(pins: &mut NamespacePins, known: Option<&NamespacePins>) {
     let Some(known) = known else { return };
-    for mount in &known.table.mounts {
-        if !pins.table.mounts.contains(mount) {
-            pins.table.mounts.push(mount.clone());
-        }
-    }
+    let found: HashSet<Mount> = pins.table.mounts.iter().cloned().collect();
+    pins.table.mounts.extend(known.table.mounts.iter().filter(|mount| !found.contains(*mount)).cloned());
     for layer in &known.table.layers {
         if !pins.table.layers.contains(layer) {
             pins.table.layers.push(layer.clone());
@@ -250,6 +256,10 @@ impl Receivers {
                 }
             }
         }
+    }
+
+    fn groups(&self) -> BTreeSet<u64> {
+        self.by_group.keys().copied().collect()
     }
 
     fn of<'a>(&'a self, groups: &'a BTreeSet<u64>) -> impl Iterator<Item = NamespaceId> + 'a {

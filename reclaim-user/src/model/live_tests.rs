@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::coverage::Identities;
-use crate::model::id::Device;
+use crate::model::id::{Device, MountId};
 use crate::model::mount::MountTable;
 use proptest::prelude::*;
 
@@ -11,7 +11,8 @@ fn identities() -> Identities {
 }
 
 fn event(hook: Hook, namespace: u64) -> Event {
-    Event { sequence: 1, time_ns: 0, result: 0, namespace: Some(NamespaceId(namespace)), hook, process: 1, thread: 1 }
+    let namespace = Some(u32::try_from(namespace).expect("the tests use small numbers"));
+    Event { sequence: 1, time_ns: 0, result: 0, namespace, hook, process: 1, thread: 1 }
 }
 
 /// A small kernel: namespaces, mounts, and the propagation of binds and unmounts between peers and to slaves.
@@ -38,7 +39,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (any(), any(), 0..6_u8).prop_map(|(namespace, parent, entry)| Op::Bind { namespace, parent, entry }),
         3 => (any(), any()).prop_map(|(namespace, mount)| Op::Umount { namespace, mount }),
         2 => (any(), any()).prop_map(|(namespace, mount)| Op::Share { namespace, mount }),
-        2 => (any(), any::<bool>()).prop_map(|(namespace, slave)| Op::Unshare { namespace, slave }),
+        2 => (any(), prop::bool::ANY).prop_map(|(namespace, slave)| Op::Unshare { namespace, slave }),
         1 => any().prop_map(|namespace| Op::Exit { namespace }),
         2 => Just(Op::Consult),
     ]
@@ -201,7 +202,8 @@ proptest! {
         }
         world.refresh(&mut live);
         prop_assert_eq!(snapshot(&live), snapshot(&world.scan()));
-        prop_assert_eq!(live.pins().entries(0), world.scan().pins().entries(0));
+        let scan = world.scan();
+        prop_assert_eq!(live.pins().entries(0), scan.pins().entries(0));
         prop_assert!(live.coverage().complete());
     }
 

@@ -1,5 +1,6 @@
 //! bpf-linker: the linker of the BPF target.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +18,12 @@ pub(super) fn check(bin: &Path) -> Result<()> {
     command::output(Command::new(bin.join("bpf-linker")).arg("--version")).map(drop)
 }
 
+/// Fails where the directories of a PATH-like list hold no bpf-linker that starts.
+pub(super) fn check_in(folders: &OsStr) -> Result<()> {
+    let bin = std::env::split_paths(folders).find(|folder| folder.join("bpf-linker").is_file());
+    check(&bin.with_context(|| format!("no bpf-linker in {}", folders.display()))?)
+}
+
 /// Builds bpf-linker against the system's LLVM into `<folder>/linker/bin` and returns that directory.
 pub(super) fn build(folder: &Path, llvm: u32) -> Result<PathBuf> {
     let root = folder.join("linker");
@@ -25,47 +32,24 @@ pub(super) fn build(folder: &Path, llvm: u32) -> Result<PathBuf> {
         return Ok(bin);
     }
     if !LLVM_SUPPORTED.contains(&llvm) {
-        bail!(
-            "bpf-linker {LINKER_VERSION} has no support for LLVM {llvm}, which this compiler uses"
-        );
+        bail!("bpf-linker {LINKER_VERSION} has no support for LLVM {llvm}, which this compiler uses");
     }
-    say(&format!(
-        "building bpf-linker {LINKER_VERSION} with LLVM {llvm}: the BPF target links with it"
-    ));
+    say(&format!("building bpf-linker {LINKER_VERSION} with LLVM {llvm}: the BPF target links with it"));
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args([
-            "install",
-            "bpf-linker",
-            "--version",
-            LINKER_VERSION,
-            "--locked",
-            "--force",
-            "--quiet",
-        ])
-        .args([
-            "--no-default-features",
-            "--features",
-            &format!("llvm-{llvm}"),
-            "--root",
-        ])
+        .args(["install", "bpf-linker", "--version", LINKER_VERSION, "--locked", "--force", "--quiet"])
+        .args(["--no-default-features", "--features", &format!("llvm-{llvm}"), "--root"])
         .arg(&root)
         .env("LLVM_PREFIX", format!("/usr/lib/llvm-{llvm}"))
         .env("CARGO_TARGET_DIR", folder.join("linker-build"))
         .current_dir(folder);
-    for name in [
-        "RUSTFLAGS",
-        "CARGO_ENCODED_RUSTFLAGS",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-    ] {
+    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"] {
         cargo.env_remove(name);
     }
     command::run(&mut cargo)?;
     check(&bin)?;
     // Only what was built counts; the objects are some hundred megabytes.
-    fs::remove_dir_all(folder.join("linker-build"))
-        .context("cannot remove bpf-linker's build directory")?;
+    fs::remove_dir_all(folder.join("linker-build")).context("cannot remove bpf-linker's build directory")?;
     Ok(bin)
 }
 
@@ -83,14 +67,9 @@ pub(super) fn released(folder: &Path) -> Result<Option<PathBuf>> {
     if command::find("cargo-binstall").is_none() {
         return Ok(None);
     }
-    say(&format!(
-        "installing the released bpf-linker {LINKER_VERSION}: the BPF target links with it"
-    ));
+    say(&format!("installing the released bpf-linker {LINKER_VERSION}: the BPF target links with it"));
     let mut binstall = Command::new("cargo");
-    binstall
-        .args(["binstall", "--no-confirm", "--root"])
-        .arg(&root)
-        .arg(format!("bpf-linker@{LINKER_VERSION}"));
+    binstall.args(["binstall", "--no-confirm", "--root"]).arg(&root).arg(format!("bpf-linker@{LINKER_VERSION}"));
     command::run(&mut binstall)?;
     check(&bin)?;
     Ok(Some(bin))

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::command::{self, find};
+use crate::command;
 use crate::toolchain::{DESCRIPTION, Toolchain, directory};
 
 /// Changes when a toolchain made before must be made again.
@@ -34,8 +34,13 @@ pub(crate) enum Verbosity {
 enum Outcome {
     /// It is there.
     Ready(Toolchain),
-    /// This way is not open here, and why.
-    NotHere(String),
+    /// This way is not open here.
+    NotHere {
+        /// Why, as part of a sentence.
+        why: String,
+        /// What a person could type to open it.
+        commands: Vec<String>,
+    },
 }
 
 /// Makes sure that the toolchain is there and returns it.
@@ -43,15 +48,10 @@ enum Outcome {
 /// # Errors
 /// No way to it is open, and the message lists what to type; or a step failed.
 pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
-    let folder =
-        directory().context("no place for the BPF toolchain: set RECLAIM_TOOLCHAIN_DIR or HOME")?;
+    let folder = directory().context("no place for the BPF toolchain: set RECLAIM_TOOLCHAIN_DIR or HOME")?;
     if let Some(toolchain) = ready(&folder)? {
         if verbosity == Verbosity::Full {
-            say(&format!(
-                "the BPF toolchain is ready in {} ({})",
-                folder.display(),
-                version(&toolchain)?
-            ));
+            say(&format!("the BPF toolchain is ready in {} ({})", folder.display(), version(&toolchain)?));
         }
         return Ok(toolchain);
     }
@@ -59,17 +59,13 @@ pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
     // Two set-ups at once would unpack into the same place: the second one waits and then finds it done.
     let lock = File::create(folder.join(".lock"))
         .with_context(|| format!("cannot create the lock file in {}", folder.display()))?;
-    lock.lock()
-        .with_context(|| format!("cannot lock {}", folder.display()))?;
+    lock.lock().with_context(|| format!("cannot lock {}", folder.display()))?;
     if let Some(toolchain) = ready(&folder)? {
         return Ok(toolchain);
     }
-
-    say(&format!(
-        "making the toolchain that builds the BPF programs in {} (once; a few minutes)",
-        folder.display()
-    ));
+    say(&format!("making the toolchain that builds the BPF programs in {} (once; a few minutes)", folder.display()));
     let mut closed = Vec::new();
+    let mut by_hand = Vec::new();
     for way in [debian::make, rustup::make] {
         match way(&folder)? {
             Outcome::Ready(toolchain) => {
@@ -78,38 +74,35 @@ pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
                 say(&format!("ready: {}", folder.join(DESCRIPTION).display()));
                 return Ok(toolchain);
             }
-            Outcome::NotHere(why) => {
+            Outcome::NotHere { why, commands } => {
                 say(&why);
                 closed.push(why);
+                by_hand.push(commands);
             }
         }
     }
+    let lists: Vec<String> = by_hand.iter().filter(|list| !list.is_empty()).map(|list| list.join("\n    ")).collect();
     bail!(
-        "the BPF toolchain cannot be made here by itself ({}). Type this, then `cargo xtask setup` again:\n{}",
+        "the BPF toolchain cannot be made here without you ({}). Type this, then `cargo xtask setup` again:\n    {}",
         closed.join("; "),
-        by_hand()
+        lists.join("\nor\n    ")
     );
 }
 
 /// The toolchain, where a set-up of the present kind has finished and its compiler still runs.
 fn ready(folder: &Path) -> Result<Option<Toolchain>> {
-    let Some(toolchain) = Toolchain::read(folder)
-        .with_context(|| format!("cannot read {DESCRIPTION} in {}", folder.display()))?
+    let Some(toolchain) =
+        Toolchain::read(folder).with_context(|| format!("cannot read {DESCRIPTION} in {}", folder.display()))?
     else {
         return Ok(None);
     };
-    let text = fs::read_to_string(folder.join(DESCRIPTION))
-        .context("cannot read the toolchain's description")?;
+    let text = fs::read_to_string(folder.join(DESCRIPTION)).context("cannot read the toolchain's description")?;
     if !text.lines().any(|line| line == FINGERPRINT) {
         say("the toolchain was made by another release of the set-up: making it again");
         return Ok(None);
     }
-    if let Err(error) =
-        version(&toolchain).and_then(|_| linker::check(Path::new(&toolchain.path_prepend)))
-    {
-        say(&format!(
-            "the toolchain no longer works ({error:#}): repairing it"
-        ));
+    if let Err(error) = version(&toolchain).and_then(|_| linker::check_in(&toolchain.path_prepend)) {
+        say(&format!("the toolchain no longer works ({error:#}): repairing it"));
         return Ok(None);
     }
     Ok(Some(toolchain))
@@ -122,31 +115,17 @@ fn version(toolchain: &Toolchain) -> Result<String> {
         rustc.env("LD_LIBRARY_PATH", &toolchain.ld_library_path);
     }
     let text = command::output(rustc.arg("-vV"))?;
-    let release = text
-        .lines()
-        .find_map(|line| line.strip_prefix("release: "))
-        .context("rustc -vV names no release")?;
+    let release = text.lines().find_map(|line| line.strip_prefix("release: ")).context("rustc -vV names no release")?;
     let wanted = env!("CARGO_PKG_RUST_VERSION");
     if numbers(release) < numbers(wanted) {
-        bail!(
-            "{} is release {release}, and {wanted} or later is needed",
-            toolchain.rustc.display()
-        );
+        bail!("{} is release {release}, and {wanted} or later is needed", toolchain.rustc.display());
     }
     Ok(text.lines().next().unwrap_or(release).to_owned())
 }
 
 /// The leading numbers of a version: `1.96.0+dfsg1` is 1, 96, 0.
 fn numbers(version: &str) -> Vec<u64> {
-    version
-        .split('.')
-        .map_while(|part| {
-            part.split(|byte: char| !byte.is_ascii_digit())
-                .next()?
-                .parse()
-                .ok()
-        })
-        .collect()
+    version.split('.').map_while(|part| part.split(|byte: char| !byte.is_ascii_digit()).next()?.parse().ok()).collect()
 }
 
 /// Writes the description beside its place and renames it: a half-written one is never read.
@@ -159,30 +138,14 @@ fn describe(folder: &Path, toolchain: &Toolchain) -> Result<()> {
         ("LD_LIBRARY_PATH", toolchain.ld_library_path.as_os_str()),
         ("RUSTC_BOOTSTRAP", toolchain.rustc_bootstrap.as_os_str()),
     ] {
-        let value = value.to_str().with_context(|| {
-            format!(
-                "{} is not UTF-8: set RECLAIM_TOOLCHAIN_DIR to a plain path",
-                value.display()
-            )
-        })?;
+        let value = value
+            .to_str()
+            .with_context(|| format!("{} is not UTF-8: set RECLAIM_TOOLCHAIN_DIR to a plain path", value.display()))?;
         text.push_str(&format!("{key}={value}\n"));
     }
     let partial = folder.join(format!("{DESCRIPTION}.partial"));
     fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
-    fs::rename(&partial, folder.join(DESCRIPTION))
-        .context("cannot put the toolchain's description in place")
-}
-
-/// Commands for a person, where set-up cannot go on.
-fn by_hand() -> String {
-    if find("apt-get").is_some() {
-        "    sudo apt-get update\n    sudo apt-get install --no-remove llvm-22-dev libgit2-1.5 libssh2-1 libcurl4 bubblewrap".to_owned()
-    } else {
-        format!(
-            "    curl https://sh.rustup.rs -sSf | sh\n    rustup toolchain install nightly --profile minimal --component rust-src\n    \
-             cargo install cargo-binstall && cargo binstall bpf-linker@{LINKER_VERSION}"
-        )
-    }
+    fs::rename(&partial, folder.join(DESCRIPTION)).context("cannot put the toolchain's description in place")
 }
 
 /// One line about what is being done and why.

@@ -16,11 +16,11 @@ pub use status::{EngineStatus, HookLine};
 
 use super::clock::Waited;
 use super::probes::{ProbeError, ProbeOptions, Probes};
-use super::scan::{ScanError, ScanOptions, Scanner};
+use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{EvidenceSource, Settled, View};
-use crate::model::event::Event;
-use crate::model::id::Location;
-use crate::model::live::LiveSet;
+use crate::model::event::{Event, Hook};
+use crate::model::id::{Location, NamespaceId};
+use crate::model::live::{self, LiveSet};
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -177,6 +177,9 @@ impl Engine {
         self.counts.events += self.events.len() as u64;
         self.counts.lost += lost;
         for event in &self.events {
+            if let (Some(inode), Hook::Unshare | Hook::Clone | Hook::Setns) = (event.namespace, event.hook) {
+                self.scanner.hint(NamespaceId(inode.into()), event.thread);
+            }
             self.live.note(event);
         }
         if lost > 0 {
@@ -219,7 +222,14 @@ impl Engine {
         for _ in 0..ROUNDS {
             for namespace in self.live.take_due() {
                 self.counts.rereads += 1;
-                let reading = self.scanner.read_namespace(namespace)?;
+                let reading = match self.scanner.read_namespace(namespace)? {
+                    scan::Reading::Table(pins) => live::Reading::Table(pins),
+                    scan::Reading::Gone => live::Reading::Gone,
+                    scan::Reading::Unknown { why } => {
+                        debug!(%namespace, "a mount namespace cannot be read: {why}");
+                        live::Reading::Unknown
+                    }
+                };
                 self.live.read(namespace, reading);
             }
             if !self.live.is_due() {
@@ -254,7 +264,7 @@ impl EvidenceSource for Engine {
         if self.listed.elapsed() > LISTING_AGE {
             let listing = self.scanner.list_namespaces()?;
             self.listed = Instant::now();
-            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.whole);
+            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
         }
         self.refresh()?;
         Ok(self.view())
