@@ -19,7 +19,7 @@ use reclaim_user::model::event::{Event, Hook};
 use support::{HangingMount, has_ended, in_private_namespace, make_slave, namespace_here, namespace_of};
 
 /// Long enough for anything that is not going to hang.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn attach(options: ProbeOptions) -> Probes {
     Probes::attach(options).expect("the probes attach; these tests need root and a kernel with BPF and BTF")
@@ -159,10 +159,10 @@ fn a_task_made_by_clone3_is_reported_with_its_own_namespace() {
 #[ignore = "is started by another test"]
 fn many_threads() {
     for _ in 0..16 {
-        thread::spawn(|| thread::sleep(SOON * 6));
+        thread::spawn(|| thread::sleep(SOON * 2));
     }
     println!("\nready");
-    thread::sleep(SOON * 6);
+    thread::sleep(SOON * 2);
 }
 
 #[test]
