@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,13 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     println!("\nAfter the first pass:");
     verdict_of_first.gone("every stale entry is gone", &scene.stale);
 
+    if let Some(entry) = scene.living.first().and_then(|sandbox| sandbox.entries.first()) {
+        println!("\nWho holds the directory of a sandbox? reclaim who {}", entry.display());
+        let mut who = Command::new(binary);
+        who.arg("who").arg(entry).arg("--config").arg(&scene.config);
+        show(&who.output().context("cannot ask who holds an entry")?);
+    }
+
     let freed: Vec<PathBuf> = scene.dying.iter().flat_map(|sandbox| sandbox.entries.clone()).collect();
     println!("\nNow {} of the sandboxes are killed (SIGKILL):", scene.dying.len());
     for sandbox in scene.dying.drain(..) {
@@ -82,9 +89,7 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     let mut audit = Command::new(binary);
     audit.arg("audit").arg("--config").arg(&scene.config);
     let audit = audit.output().context("cannot start the audit")?;
-    for line in String::from_utf8_lossy(&audit.stdout).lines().chain(String::from_utf8_lossy(&audit.stderr).lines()) {
-        println!("  {line}");
-    }
+    show(&audit);
     let stopped = service.stop()?;
 
     println!("\nIn the end:");
@@ -114,7 +119,7 @@ fn prepare(size: &Size) -> Result<Scene> {
     let stage = Stage::enter("mode=0755,nr_inodes=0")?;
     let root = stage.directory("sources")?;
     let work = stage.directory("work")?;
-    let mut maker = Maker::new(&root);
+    let mut maker = Maker::new(&root)?;
     let stale = maker.stale(size.stale)?;
     let fenced = maker.fenced()?;
     let mut groups = [Vec::new(), Vec::new()];
@@ -183,6 +188,15 @@ fn introduce(scene: &Scene) {
             _ => "with a file in them",
         };
         println!("  {:>6}  {what}", group.paths.len());
+    }
+}
+
+/// What a command said, set in.
+fn show(output: &Output) {
+    for text in [&output.stdout, &output.stderr] {
+        for line in String::from_utf8_lossy(text).lines() {
+            println!("  {line}");
+        }
     }
 }
 
