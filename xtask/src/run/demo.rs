@@ -18,7 +18,7 @@ use crate::sandbox::{Kind, Sandbox};
 use crate::stage::Stage;
 
 /// Time between two passes of the demonstrated service.
-const EVERY: Duration = Duration::from_secs(3);
+const EVERY: Duration = Duration::from_secs(4);
 /// Entries younger than this stay.
 const MINIMUM_AGE: Duration = Duration::from_secs(2);
 /// Entries made while the service runs.
@@ -53,13 +53,9 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     let mut teller = Teller::default();
     let mut passes: Vec<Pass> = Vec::new();
     let mut service = Service::start(binary, &scene.config, &scene.stage.path().join("service.log"))?;
-    let mut next = |service: &mut Service, passes: &mut Vec<Pass>| -> Result<()> {
-        let pass = service.next_pass(&scene.stage)?;
-        teller.pass(&pass);
-        passes.push(pass);
-        Ok(())
-    };
-    next(&mut service, &mut passes)?;
+    let first = service.next_pass(&scene.stage)?;
+    teller.pass(&first);
+    passes.push(first);
     let mut verdict_of_first = Verdict::default();
     println!("\nAfter the first pass:");
     verdict_of_first.gone("every stale entry is gone", &scene.stale);
@@ -71,6 +67,11 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
         show(&who.output().context("cannot ask who holds an entry")?);
     }
 
+    // Passes that went by meanwhile are told first: what is killed now is no affair of theirs.
+    while let Some(pass) = service.ended_pass()? {
+        teller.pass(&pass);
+        passes.push(pass);
+    }
     let freed: Vec<PathBuf> = scene.dying.iter().flat_map(|sandbox| sandbox.entries.clone()).collect();
     println!("\nNow {} of the sandboxes are killed (SIGKILL):", scene.dying.len());
     for sandbox in scene.dying.drain(..) {
@@ -78,7 +79,9 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     }
     let free: Vec<PathBuf> = freed.iter().chain(&fresh).cloned().collect();
     for _ in 0..PASSES_AT_MOST {
-        next(&mut service, &mut passes)?;
+        let pass = service.next_pass(&scene.stage)?;
+        teller.pass(&pass);
+        passes.push(pass);
         if free.iter().all(|path| identity(path).is_none()) {
             break;
         }
