@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Every combination of the kernel's means that finds namespaces which tasks are in.
 pub(crate) const WAYS: [ScanOptions; 4] = [
@@ -120,6 +121,12 @@ impl Drop for Sandbox {
 
 pub(crate) fn scan(options: ScanOptions) -> Scan {
     Scanner::new(options).scan().unwrap()
+}
+
+/// Waits for something that other scans of the host may put off for a moment: a namespace lives as long as it is read.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    std::iter::repeat_with(&mut holds).find(|holds| *holds || started.elapsed() > Duration::from_secs(10)).unwrap()
 }
 
 /// The pins on one entry of the root that the first index watches.

@@ -32,6 +32,8 @@ impl Progress<'_> {
         self.unread.clear();
         let mut partial = Vec::new();
         for round in 1..=ROUNDS {
+            // Else the namespace that was read last would seem to be alive, with this thread as a task in it.
+            self.reader.leave();
             if !self.list_tasks() {
                 return;
             }
