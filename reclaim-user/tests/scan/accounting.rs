@@ -1,6 +1,6 @@
 //! Scans say what they did not see (case 15).
 
-use super::support::{Scene, WAYS, eventually, scan};
+use super::support::{Scene, WAYS, claims, eventually, scan};
 use nix::mount::{MsFlags, mount};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner, identities};
 use reclaim_user::model::coverage::GapCause;
@@ -13,6 +13,7 @@ fn mount_proc(options: &str) {
 
 #[test]
 fn a_procfs_that_hides_tasks_lowers_both_claims() {
+    let _claims = claims();
     let _scene = Scene::new();
     for way in WAYS {
         assert!(!scan(way).coverage.gaps().contains_key(&GapCause::ProcfsFiltered), "{way:?}");
@@ -35,6 +36,7 @@ fn a_procfs_that_hides_tasks_lowers_both_claims() {
 
 #[test]
 fn a_task_that_refuses_to_tell_lowers_complete_only() {
+    let _claims = claims();
     let _scene = Scene::new();
     let refused = std::fs::read_link("/proc/1/ns/mnt").is_err();
     for way in WAYS {
@@ -48,6 +50,7 @@ fn a_task_that_refuses_to_tell_lowers_complete_only() {
 
 #[test]
 fn tasks_that_come_and_go_leave_the_list_of_namespaces_whole() {
+    let _claims = claims();
     let _scene = Scene::new();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,12 +1,21 @@
 //! Scans find every mount namespace and read it from its own root (cases 1 to 4, 13 and 16).
 
-use super::support::{Scene, WAYS, eventually, has, os, pins_on, scan};
+use super::support::{Scene, WAYS, claims, eventually, has, os, pins_on, scan};
+use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
 use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
 use reclaim_user::model::coverage::GapCause;
 use reclaim_user::model::id::NamespaceId;
 use reclaim_user::model::pin::Role;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+
+/// The kernel mounts the file of a namespace only in one with a lower id, and each processor has a stock of ids.
+fn stay_on_one_processor() {
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu().unwrap()).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+}
 
 #[test]
 fn a_bound_entry_is_pinned_until_its_sandbox_ends() {
@@ -69,6 +78,7 @@ fn a_thread_that_outlives_its_leader_is_read() {
 
 #[test]
 fn a_namespace_that_only_a_mounted_file_keeps_is_found() {
+    stay_on_one_processor();
     let scene = Scene::new();
     scene.entry("a");
     let file = scene.root().parent().unwrap().join("namespace");
@@ -110,6 +120,7 @@ fn a_namespace_that_only_a_descriptor_keeps_is_found() {
 
 #[test]
 fn a_chrooted_task_does_not_stand_for_its_namespace() {
+    let _claims = claims();
     let scene = Scene::new();
     scene.entry("a");
     let program = "isolate()\nbind(root + '/a', mnt)\njail = root + '/../jail'\nos.mkdir(jail)\n\
@@ -129,7 +140,8 @@ fn a_chrooted_task_does_not_stand_for_its_namespace() {
 }
 
 #[test]
-fn a_root_that_covers_another_hides_nothing_from_the_kernels_list() {
+fn a_root_that_covers_another_hides_nothing() {
+    let _claims = claims();
     let scene = Scene::new();
     scene.entry("a");
     scene.entry("over");
@@ -141,6 +153,11 @@ fn a_root_that_covers_another_hides_nothing_from_the_kernels_list() {
         let found = scan(way);
         let pins = scene.pins(&found);
         assert!(has(&pins_on(&pins, "a"), Role::Source, sandbox.namespace()), "{way:?}");
+        assert!(has(&pins_on(&pins, "over"), Role::Source, sandbox.namespace()), "{way:?}");
+        assert!(found.coverage.covered(1000) && !found.coverage.gaps().contains_key(&GapCause::TargetHidden));
+        // The covered root and the one that covers it.
+        let table = &pins.namespace(sandbox.namespace()).unwrap().table;
+        assert!(table.mounts.iter().filter(|mount| mount.point.as_deref() == Some(b"/")).count() >= 2, "{way:?}");
     }
 }
 

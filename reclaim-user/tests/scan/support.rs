@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Every combination of the kernel's means that finds namespaces which tasks are in.
@@ -22,6 +23,12 @@ pub(crate) const WAYS: [ScanOptions; 4] = [
     ScanOptions { use_namespace_list: false, use_mount_list: true, use_entering: true },
     ScanOptions { use_namespace_list: false, use_mount_list: false, use_entering: true },
 ];
+
+/// Held by tests that lower the claim of every scan of the host, and by those that look at claims.
+pub(crate) fn claims() -> MutexGuard<'static, ()> {
+    static CLAIMS: Mutex<()> = Mutex::new(());
+    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The root directory of a test, in a mount namespace of the test's own thread.
 pub(crate) struct Scene {

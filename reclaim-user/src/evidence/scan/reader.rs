@@ -9,7 +9,7 @@ use crate::sys::mount_list::Answer;
 use crate::sys::namespace::{self, NamespaceInfo};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How often a table is read when it changes under the reader's eyes.
 const ATTEMPTS: u32 = 3;
@@ -95,11 +95,23 @@ impl<'a> Reader<'a> {
                 Ok(exact) if exact == shown => return Ok(table),
                 Ok(exact) if exact < shown => {}
                 // Mounts that the root covers, or one that came meanwhile: the list has them all.
-                Ok(_) => return Table::list(before.id, true, &mut self.answer).map_err(|_| Unread),
+                Ok(_) => return self.list_all(namespace, before.id),
                 Err(_) => {}
             }
         }
         Err(Unread)
+    }
+
+    /// Lists a namespace whose root covers other mounts. From outside the kernel looks from below what covers, and can
+    /// mostly tell where everything is mounted; where it cannot, what is seen from inside counts.
+    fn list_all(&mut self, namespace: BorrowedFd<'_>, id: u64) -> Result<Table, Unread> {
+        self.leave();
+        let outside = Table::list(id, false, &mut self.answer);
+        setns(namespace, CloneFlags::CLONE_NEWNS).map_err(|_| Unread)?;
+        match outside {
+            Ok(table) if table.sees_all_points() => Ok(table),
+            _ => Table::list(id, true, &mut self.answer).map_err(|_| Unread),
+        }
     }
 
     /// Reads the mountinfo of a task or thread: what can be reached from its root.
