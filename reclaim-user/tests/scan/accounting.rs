@@ -4,6 +4,7 @@ use super::support::{Scene, WAYS, claims, eventually, scan};
 use nix::mount::{MsFlags, mount};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner, identities};
 use reclaim_user::model::coverage::GapCause;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -102,4 +103,37 @@ fn a_scan_leaves_no_descriptor_and_nobody_elsewhere() {
 fn the_host_tells_its_overflow_id() {
     let told = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap();
     assert_eq!(identities().overflow.to_string(), told.trim());
+}
+
+/// Runs a scan as an ordinary user, in a process of its own, and returns what it said.
+fn scan_as_another_user() -> String {
+    let test = ["--exact", "accounting::part_of_another_test_that_runs_as_another_user", "--ignored", "--nocapture"];
+    let output = Command::new("/proc/self/exe").args(test).uid(54_321).gid(54_321).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+#[ignore = "a part of whoever_may_not_look_claims_nothing"]
+fn part_of_another_test_that_runs_as_another_user() {
+    for way in WAYS {
+        let found = scan(way);
+        let coverage = &found.coverage;
+        let claims = (coverage.complete(), coverage.covered(0), coverage.covered(54_321));
+        println!("claims {claims:?} {:?}", coverage.gaps());
+        assert!(found.accounting.namespaces_read >= 1 && found.accounting.mounts >= 1);
+    }
+}
+
+#[test]
+fn whoever_may_not_look_claims_nothing() {
+    let _scene = Scene::new();
+    let open = scan_as_another_user();
+    mount_proc("hidepid=2");
+    let hidden = scan_as_another_user();
+    for (said, cause) in [(open, "TaskUnreadable"), (hidden, "ProcfsFiltered")] {
+        let lines: Vec<_> = said.lines().filter(|line| line.contains("claims")).collect();
+        assert_eq!(lines.len(), WAYS.len(), "{said}");
+        assert!(lines.iter().all(|line| line.contains("(false, false, false)") && line.contains(cause)), "{said}");
+    }
 }

@@ -131,3 +131,37 @@ impl<'a> Reader<'a> {
         Table::list(info.id, false, &mut self.answer).map_err(|_| Unread)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_reader_comes_home_and_only_its_own_thread_moves() {
+        let procfs = Procfs::open().expect("procfs is mounted");
+        let mut sandbox =
+            Command::new("unshare").args(["-m", "sleep", "1000"]).stdin(Stdio::null()).spawn().expect("root");
+        let link = |task: &str| procfs.namespace_link(&format!("{task}/ns/mnt"), "mnt");
+        let own = link("thread-self").expect("own namespace");
+        let task = sandbox.id().to_string();
+        while link(&task) == Ok(own) {
+            std::thread::yield_now();
+        }
+        let theirs = NamespaceId(link(&task).expect("it lives"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut reader = Reader::start(&procfs, ScanOptions::default()).expect("root");
+                let open = reader.open_of_task(sandbox.id(), theirs).expect("root");
+                assert_eq!(reader.open_of_task(sandbox.id(), NamespaceId(own)).err(), Some(Errno::ESRCH));
+                assert!(reader.read(&open).is_ok_and(|table| !table.mounts.is_empty()));
+                assert_eq!(link("thread-self"), Ok(theirs.0));
+                reader.leave();
+                assert_eq!(link("thread-self"), Ok(own));
+            });
+        });
+        assert_eq!(link("thread-self"), Ok(own));
+        sandbox.kill().expect("it is ours");
+        sandbox.wait().expect("it is ours");
+    }
+}

@@ -149,3 +149,40 @@ fn mount(status: &MountStatus<'_>) -> Option<Mount> {
         master: status.master,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Table {
+        Table::parse(text.as_bytes()).expect("the text is valid")
+    }
+
+    #[test]
+    fn what_a_root_lies_on_is_at_the_root_too() {
+        let mut table = parsed(
+            "1 1 0:2 / /x rw - rootfs r rw\n2 1 0:3 / /x rw - ext4 r rw\n3 2 0:4 / / rw - tmpfs r rw\n4 1 0:5 / /x rw - proc p rw",
+        );
+        // Only the mount on top can be reached.
+        for hidden in [0, 1, 3] {
+            table.mounts[hidden].point = None;
+        }
+        table.raise_covered_roots();
+        let points: Vec<_> = table.mounts.iter().map(|mount| mount.point.as_deref()).collect();
+        assert_eq!(points, [Some(&b"/"[..]), Some(b"/"), Some(b"/"), None]);
+        assert!(!table.sees_all_points());
+        assert_eq!(table.below_top(), 3);
+    }
+
+    #[test]
+    fn merging_keeps_indices_with_their_mounts() {
+        let mut table = parsed("1 1 0:2 / / rw - ext4 r rw\n");
+        let other = "1 1 0:2 / / rw - ext4 r rw\n5 1 0:5 / /o rw - overlay o rw,lowerdir=/l\n6 1 0:6 / /f rw - fuse.x f rw\n\
+                     7 1 0:7 mnt:[4026532000] /n rw - nsfs n rw\n";
+        table.merge(parsed(other));
+        assert_eq!(table.mounts.len(), 4);
+        assert_eq!((table.unions[0].index, table.stalling[0], table.namespaces[0]), (1, 2, (3, 4_026_532_000)));
+        table.merge(parsed(other));
+        assert_eq!((table.mounts.len(), table.unions.len()), (4, 1));
+    }
+}
