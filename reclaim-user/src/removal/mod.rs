@@ -1,1 +1,36 @@
 //! The only code that changes a disk: list, condemn, wait, confirm, remove.
+//!
+//! One pass over one root:
+//!
+//! 1. leftovers of earlier passes are judged first ([`leftover`]);
+//! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]);
+//! 3. what passed is *condemned*: moved into `.reclaim/BATCH/` under its own name, so that no path leads to it ([`condemn`]);
+//! 4. every mount call that could have resolved its path in time is waited for, and fresh evidence is taken ([`confirm`]);
+//! 5. what is pinned gets its name back, the rest is removed by descriptor ([`remove`], [`tree`]).
+//!
+//! Invariants: nothing is done by path but opening the root; only [`confirm`] makes the token that [`remove`] takes;
+//! a crash at any step leaves condemned entries that the next pass restores or removes; every entry is in one count.
+
+mod condemn;
+mod confirm;
+mod crash;
+mod error;
+mod examine;
+mod leftover;
+mod list;
+mod lock;
+mod options;
+mod pass;
+mod place;
+mod process;
+mod remove;
+mod restore;
+mod tree;
+
+pub use error::RemovalError;
+pub use options::{Cursor, EntryEvent, PassEvent, PassOptions, RootState};
+pub use pass::pass;
+pub use place::locate;
+
+#[cfg(test)]
+mod tests;
