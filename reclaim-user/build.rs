@@ -1,2 +1,75 @@
-//! x
-fn main() {}
+//! Builds the BPF programs from source, for the binary to embed.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[path = "../xtask/src/toolchain.rs"]
+mod toolchain;
+
+use toolchain::{BPF_TARGET, DESCRIPTION, Toolchain, directory};
+
+fn main() -> ExitCode {
+    match build() {
+        Ok(object) => {
+            println!("cargo::rustc-env=RECLAIM_BPF_OBJECT={}", object.display());
+            ExitCode::SUCCESS
+        }
+        Err(sentence) => {
+            println!("cargo::error={sentence}");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Path of the object, or one sentence that says what to do.
+fn build() -> Result<PathBuf, String> {
+    let variable = |name: &str| {
+        env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("cargo did not set {name} for the build script."))
+    };
+    let manifest_directory = variable("CARGO_MANIFEST_DIR")?;
+    let out_directory = variable("OUT_DIR")?;
+    let workspace = manifest_directory.parent().unwrap_or(Path::new("/"));
+
+    for input in ["reclaim-ebpf/src", "reclaim-ebpf/Cargo.toml", "Cargo.lock", "xtask/src/toolchain.rs"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+    }
+    for name in ["RECLAIM_TOOLCHAIN_DIR", "XDG_CACHE_HOME", "HOME"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    let missing = "The BPF toolchain is not set up: run `cargo xtask setup`.";
+    let folder = directory()
+        .ok_or("The BPF toolchain has no place: set RECLAIM_TOOLCHAIN_DIR or HOME and run `cargo xtask setup`.")?;
+    println!("cargo::rerun-if-changed={}", folder.join(DESCRIPTION).display());
+    let toolchain = Toolchain::read(&folder)
+        .map_err(|error| {
+            format!(
+                "The description of the BPF toolchain in {} cannot be read ({error}): run `cargo xtask setup`.",
+                folder.display()
+            )
+        })?
+        .ok_or(missing)?;
+
+    // Beside the outer cargo's profiles (OUT_DIR is <target>/<profile>/build/<package>/out), so that all of them share
+    // one build; not inside, for the outer cargo holds the lock there while this script runs.
+    let target_directory = out_directory.ancestors().nth(4).unwrap_or(&out_directory).join("bpf");
+    let output = toolchain
+        .command("build", &target_directory)
+        .args(["--package", "reclaim-ebpf", "--bin", "reclaim-ebpf", "--locked"])
+        .current_dir(workspace)
+        .output()
+        .map_err(|error| format!("{} does not start ({error}): run `cargo xtask setup`.", toolchain.cargo.display()))?;
+    if !output.status.success() {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        return Err(format!(
+            "The BPF programs do not build ({}): see what {} said.",
+            output.status,
+            toolchain.cargo.display()
+        ));
+    }
+    let built = target_directory.join(BPF_TARGET).join("release/reclaim-ebpf");
+    let object = out_directory.join("reclaim-ebpf");
+    fs::copy(&built, &object).map_err(|error| format!("{} cannot be copied to OUT_DIR ({error}).", built.display()))?;
+    Ok(object)
+}

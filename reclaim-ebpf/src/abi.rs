@@ -11,6 +11,13 @@ pub const COUNTERS_MAP: &str = "COUNTERS";
 pub const IN_FLIGHT_MAP: &str = "IN_FLIGHT";
 /// Read-only global of type [`Layout`], set before load.
 pub const LAYOUT_GLOBAL: &str = "LAYOUT";
+/// Read-only global of [`SYSCALL_SLOTS`] `i32`, set before load: the number of each hook's system call on this
+/// architecture, indexed by the hook's tag, -1 for none. Only the programs that see every system call read it.
+pub const SYSCALLS_GLOBAL: &str = "SYSCALLS";
+/// Room in [`SYSCALLS_GLOBAL`]; the place of `open_tree_attr(2)`, which shares a tag, is [`SYSCALL_OPEN_TREE_ATTR`].
+pub const SYSCALL_SLOTS: usize = 16;
+/// Where [`SYSCALLS_GLOBAL`] holds the number of `open_tree_attr(2)`.
+pub const SYSCALL_OPEN_TREE_ATTR: usize = 15;
 
 /// Mount-class calls that entered the kernel since the programs were loaded. Calls are numbered by it, from 1.
 pub const COUNTER_ENTERED: u32 = 0;
@@ -20,12 +27,24 @@ pub const COUNTER_LEFT: u32 = 1;
 pub const COUNTER_SEQUENCE: u32 = 2;
 /// Records that could not be sent because the ring was full. Their sequence numbers are used up.
 pub const COUNTER_LOST: u32 = 3;
-/// Calls that entered without a place in [`IN_FLIGHT_MAP`]: from then on the clock cannot say when they leave.
+/// Calls that entered without a place in [`IN_FLIGHT_MAP`]: from then on the clock cannot say when they leave. Such a
+/// call is counted as left at once.
 pub const COUNTER_UNTRACKED: u32 = 4;
 /// Records sent with namespace 0, because the task's mount namespace could not be read.
 pub const COUNTER_UNREADABLE: u32 = 5;
+/// The generation that calls enter under, below [`GENERATIONS`]. The only slot that userspace writes.
+pub const COUNTER_GENERATION: u32 = 6;
+/// First of [`GENERATIONS`] slots: calls that entered under each generation.
+///
+/// Whoever waits moves [`COUNTER_GENERATION`] on and watches the others until as many calls have left each as entered
+/// it. That settles on a busy host too, where the totals above are never equal.
+pub const COUNTER_GENERATION_ENTERED: u32 = 8;
+/// First of [`GENERATIONS`] slots: calls that left again, under the generation that they entered under.
+pub const COUNTER_GENERATION_LEFT: u32 = 16;
+/// Number of generations; a power of two.
+pub const GENERATIONS: u32 = 8;
 /// Number of counters.
-pub const COUNTER_SLOTS: u32 = 8;
+pub const COUNTER_SLOTS: u32 = 24;
 
 /// Room for calls in flight at one time.
 pub const IN_FLIGHT_SLOTS: u32 = 16_384;
@@ -50,14 +69,21 @@ pub const HOOK_PIVOT_ROOT: u32 = 7;
 pub const HOOK_SETNS: u32 = 8;
 /// `unshare(2)` with `CLONE_NEWNS`.
 pub const HOOK_UNSHARE: u32 = 9;
-/// `clone(2)` with `CLONE_NEWNS`.
+/// `clone(2)` with `CLONE_NEWNS`. As an event: a task was made in a mount namespace other than its maker's, by
+/// whichever call. Sent before the task first runs; process, thread and namespace are the made task's.
 pub const HOOK_CLONE: u32 = 10;
-/// `clone3(2)` with `CLONE_NEWNS`.
+/// `clone3(2)` with `CLONE_NEWNS`, as a call in flight. Its event is [`HOOK_CLONE`].
 pub const HOOK_CLONE3: u32 = 11;
-/// The last task that used a namespace proxy exits.
+/// The last task that used a namespace proxy exits. The namespace may live on: in another proxy, a descriptor, a bind.
+///
+/// Two processes that shared a proxy and die at the same moment on two processors may go without one, so a namespace
+/// must also be looked for from time to time. That errs toward keeping.
 pub const HOOK_EXIT: u32 = 12;
 /// `mount_setattr(2)`: propagation changes move no pin by themselves, but decide where later ones spread.
 pub const HOOK_MOUNT_SETATTR: u32 = 13;
+/// A task left a mount namespace by `setns(2)` or `unshare(2)`; the record's namespace is the one it left, which may
+/// have died by that. The event of the call itself, with the namespace entered, follows.
+pub const HOOK_DEPART: u32 = 14;
 
 /// One thing that happened to a mount namespace. Sent when a call has succeeded, and at exit.
 #[repr(C)]
@@ -67,15 +93,16 @@ pub struct Event {
     pub sequence: u64,
     /// `bpf_ktime_get_ns`: nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// What the call returned; 0 for an exit.
+    /// What the call returned; 0 for an exit; the made task's thread id for [`HOOK_CLONE`].
     pub result: i64,
-    /// Inode number of the mount namespace that the task is in once the call has returned; 0 where unreadable.
+    /// Inode number of the mount namespace that the task is in once the call has returned (for [`HOOK_DEPART`]: was in
+    /// before); 0 where unreadable.
     pub namespace: u32,
     /// One of the `HOOK_*` tags.
     pub hook: u32,
-    /// Thread group id.
+    /// Thread group id in the first pid namespace.
     pub process: u32,
-    /// Thread id.
+    /// Thread id in the first pid namespace.
     pub thread: u32,
 }
 
@@ -94,7 +121,14 @@ pub struct InFlight {
     pub process: u32,
     /// One of the `HOOK_*` tags.
     pub hook: u32,
+    /// Generation that the call entered under.
+    pub generation: u32,
+    /// Inode number of the mount namespace that the task was in; 0 where unreadable.
+    pub namespace: u32,
 }
+
+/// Size of an [`InFlight`] in the map.
+pub const IN_FLIGHT_SIZE: usize = 32;
 
 /// Byte offsets of kernel structure members, looked up in the running kernel's BTF by userspace.
 #[repr(C)]
@@ -108,12 +142,70 @@ pub struct Layout {
     pub nsproxy_mnt_ns: u32,
     /// `mnt_namespace.ns` plus `ns_common.inum`.
     pub mnt_namespace_inum: u32,
-    /// 1 where the offsets above are known, 0 where no BTF was to be had: then records carry namespace 0.
+    /// `task_struct.pid`.
+    pub task_pid: u32,
+    /// `task_struct.tgid`.
+    pub task_tgid: u32,
+    /// `task_struct.signal`.
+    pub task_signal: u32,
+    /// `signal_struct.live`.
+    pub signal_live: u32,
+    /// `signal_struct.nr_threads`.
+    pub signal_nr_threads: u32,
+    /// Where `struct pt_regs` keeps the number of the system call.
+    pub regs_number: u32,
+    /// Where `struct pt_regs` keeps the first argument of the system call.
+    pub regs_first: u32,
+    /// 1 once the offsets above are filled in; while 0, records carry namespace 0.
     pub known: u32,
-    /// Fills the structure to a multiple of eight bytes.
-    pub reserved: u32,
 }
 
+/// Size of a [`Layout`] in the object.
+pub const LAYOUT_SIZE: usize = 48;
+
 const _: () = assert!(core::mem::size_of::<Event>() == EVENT_SIZE);
-const _: () = assert!(core::mem::size_of::<InFlight>() == 24);
-const _: () = assert!(core::mem::size_of::<Layout>() == 24);
+const _: () = assert!(core::mem::size_of::<InFlight>() == IN_FLIGHT_SIZE);
+const _: () = assert!(core::mem::size_of::<Layout>() == LAYOUT_SIZE);
+const _: () = assert!(GENERATIONS.is_power_of_two());
+const _: () = assert!(COUNTER_GENERATION_ENTERED + GENERATIONS <= COUNTER_GENERATION_LEFT);
+const _: () = assert!(COUNTER_GENERATION_LEFT + GENERATIONS <= COUNTER_SLOTS);
+
+impl Layout {
+    /// The bytes that the object's global has to hold.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; LAYOUT_SIZE] {
+        let Self {
+            task_nsproxy,
+            nsproxy_count,
+            nsproxy_mnt_ns,
+            mnt_namespace_inum,
+            task_pid,
+            task_tgid,
+            task_signal,
+            signal_live,
+            signal_nr_threads,
+            regs_number,
+            regs_first,
+            known,
+        } = *self;
+        let words = [
+            task_nsproxy,
+            nsproxy_count,
+            nsproxy_mnt_ns,
+            mnt_namespace_inum,
+            task_pid,
+            task_tgid,
+            task_signal,
+            signal_live,
+            signal_nr_threads,
+            regs_number,
+            regs_first,
+            known,
+        ];
+        let mut bytes = [0; LAYOUT_SIZE];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}

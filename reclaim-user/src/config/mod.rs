@@ -1,12 +1,61 @@
 //! The configuration in its checked form. Nothing behind this room ever sees the raw text.
 
+mod check;
+pub mod duration;
+pub mod error;
+mod overlap;
+mod pattern;
+mod raw;
+
+pub use error::ConfigError;
+
 use regex::bytes::Regex;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Where the configuration is looked for when nothing else is said.
+pub const DEFAULT_FILE: &str = "/etc/reclaim/reclaim.toml";
+
+/// A configuration that was read, and what is allowed in it but looks like a mistake.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The file it came from; none when there is no file.
+    pub file: Option<PathBuf>,
+    /// Sentences for people, each with file, line and key.
+    pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// Reads and checks one file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or anything in it is wrong.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|source| ConfigError::Unreadable { file: file.to_path_buf(), source })?;
+        let (config, notes) = check::check(&raw::Source { file, text: &text })?;
+        Ok(Self { config, file: Some(file.to_path_buf()), notes })
+    }
+
+    /// Reads the default file, or gives a configuration without roots when there is none.
+    ///
+    /// # Errors
+    /// As [`Loaded::read`]. A default file that is missing is no error.
+    pub fn read_default() -> Result<Self, ConfigError> {
+        match Self::read(Path::new(DEFAULT_FILE)) {
+            Err(ConfigError::Unreadable { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self { config: Config::default(), file: None, notes: Vec::new() })
+            }
+            other => other,
+        }
+    }
+}
+
 /// Everything that was configured, checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The service.
     pub service: ServiceConfig,
@@ -27,6 +76,18 @@ pub struct ServiceConfig {
     pub socket: PathBuf,
     /// Where metrics are served; none means not at all.
     pub metrics: Option<SocketAddr>,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(5 * 60),
+            budget: Duration::from_secs(10),
+            state_dir: PathBuf::from("/var/lib/reclaim"),
+            socket: PathBuf::from("/run/reclaim/control.sock"),
+            metrics: None,
+        }
+    }
 }
 
 /// `[[root]]`: a directory whose children are entries, and the fences that an entry must pass.

@@ -1,3 +1,17 @@
 //! Taking evidence: producers of pins, and the one interface that decisions and removal ask.
 
+pub mod asked;
+pub mod btf;
+pub mod clock;
+pub mod engine;
+pub mod features;
+pub mod ground;
+pub mod holders;
+pub mod layers;
+pub mod probes;
+pub mod procfs;
+pub mod ring;
+pub mod scan;
 pub mod source;
+mod stragglers;
+pub mod tasks;

@@ -5,7 +5,7 @@ use super::pin::{Pin, Role, State};
 use std::collections::HashMap;
 
 /// One mount as mountinfo or statmount gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mount {
     /// Identity of the mount, see [`MountId`] for the two kinds. One table holds one kind only.
     pub id: MountId,

@@ -82,6 +82,17 @@ impl PinSet {
         Self { namespaces: BTreeMap::new(), loose: Vec::new(), watched }
     }
 
+    /// Indexes other roots from here on; the pins stay.
+    pub fn watch(&mut self, roots: impl IntoIterator<Item = Location>) {
+        let known = std::mem::replace(self, Self::watching(roots));
+        for (namespace, pins) in known.namespaces {
+            self.replace(namespace, pins);
+        }
+        for pin in known.loose {
+            self.add_loose(pin);
+        }
+    }
+
     /// Puts a namespace in the place of what was known of it. Returns what was known.
     pub fn replace(&mut self, namespace: NamespaceId, pins: NamespacePins) -> Option<NamespacePins> {
         let known = self.remove(namespace);

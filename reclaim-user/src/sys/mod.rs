@@ -2,3 +2,7 @@
 
 pub mod directory;
 pub mod file_status;
+pub mod memory_map;
+pub mod mount_id;
+pub mod mount_list;
+pub mod namespace;

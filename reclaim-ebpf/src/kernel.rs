@@ -1,0 +1,129 @@
+//! Kernel structures, read at the offsets that userspace found in the running kernel's BTF.
+
+use core::ptr;
+
+use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
+use reclaim_ebpf::abi::{Layout, SYSCALL_SLOTS};
+
+// Both are filled in by the loader; the values here only keep them in .rodata.
+#[unsafe(no_mangle)]
+static LAYOUT: Layout = Layout {
+    task_nsproxy: 0,
+    nsproxy_count: 0,
+    nsproxy_mnt_ns: 0,
+    mnt_namespace_inum: 0,
+    task_pid: 0,
+    task_tgid: 0,
+    task_signal: 0,
+    signal_live: 0,
+    signal_nr_threads: 0,
+    regs_number: 0,
+    regs_first: 0,
+    known: 0,
+};
+#[unsafe(no_mangle)]
+static SYSCALLS: [i32; SYSCALL_SLOTS] = [-1; SYSCALL_SLOTS];
+
+/// An offset of [`LAYOUT`]. Volatile, since the loader changes what the compiler takes for a constant.
+macro_rules! offset {
+    ($member:ident) => {
+        // SAFETY: points into a static.
+        unsafe { ptr::read_volatile(&raw const LAYOUT.$member) } as usize
+    };
+}
+
+/// The number of the system call in a slot of [`SYSCALLS`].
+#[inline(always)]
+pub(crate) fn syscall_number(slot: usize) -> i64 {
+    // SAFETY: callers pass constants below SYSCALL_SLOTS.
+    let number = unsafe { ptr::read_volatile((&raw const SYSCALLS).cast::<i32>().add(slot)) };
+    i64::from(number)
+}
+
+/// A mount namespace, as one task's proxy names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Namespace {
+    /// Address of the `struct mnt_namespace`; never followed by others, only compared.
+    pub(crate) address: usize,
+    /// The inode number that userspace knows it by.
+    pub(crate) inode: u32,
+}
+
+/// A `struct task_struct`.
+#[derive(Clone, Copy)]
+pub(crate) struct Task(usize);
+
+/// The task that runs this program; none while the offsets are not known.
+#[inline(always)]
+pub(crate) fn current() -> Option<Task> {
+    // SAFETY: takes no pointer; the call cannot fail.
+    Task::at(unsafe { bpf_get_current_task() } as usize)
+}
+
+impl Task {
+    /// The task at an address that the kernel gave; none while the offsets are not known.
+    #[inline(always)]
+    pub(crate) fn at(address: usize) -> Option<Self> {
+        (offset!(known) != 0).then_some(Self(address))
+    }
+
+    /// Its mount namespace; none once it has let go of it.
+    #[inline(always)]
+    pub(crate) fn namespace(self) -> Option<Namespace> {
+        let proxy = self.proxy()?;
+        let address: usize = read(proxy + offset!(nsproxy_mnt_ns))?;
+        if address == 0 {
+            return None;
+        }
+        let inode = read(address + offset!(mnt_namespace_inum))?;
+        Some(Namespace { address, inode })
+    }
+
+    /// How many tasks share its namespace proxy.
+    #[inline(always)]
+    pub(crate) fn proxy_users(self) -> Option<u32> {
+        read(self.proxy()? + offset!(nsproxy_count))
+    }
+
+    /// Threads of its process that are not reaped, where none of them will run again; none where some will.
+    #[inline(always)]
+    pub(crate) fn threads_of_dead_process(self) -> Option<u32> {
+        let signal: usize = read(self.0 + offset!(task_signal))?;
+        let live: u32 = read(signal + offset!(signal_live))?;
+        if live != 0 {
+            return None;
+        }
+        read(signal + offset!(signal_nr_threads))
+    }
+
+    /// Thread group id and thread id, in the first pid namespace.
+    #[inline(always)]
+    pub(crate) fn ids(self) -> Option<(u32, u32)> {
+        Some((read(self.0 + offset!(task_tgid))?, read(self.0 + offset!(task_pid))?))
+    }
+
+    #[inline(always)]
+    fn proxy(self) -> Option<usize> {
+        read(self.0 + offset!(task_nsproxy)).filter(|&proxy: &usize| proxy != 0)
+    }
+}
+
+/// The number of the system call that registers belong to.
+#[inline(always)]
+pub(crate) fn regs_number(regs: usize) -> Option<i64> {
+    // 32 bits on every architecture: x86-64 keeps a long, aarch64 an int, both little-endian.
+    read::<i32>(regs + offset!(regs_number)).map(i64::from)
+}
+
+/// The first argument of the system call that registers belong to.
+#[inline(always)]
+pub(crate) fn regs_first(regs: usize) -> Option<u64> {
+    read(regs + offset!(regs_first))
+}
+
+/// Copies a value from kernel memory. A bad address yields none: the kernel catches the fault.
+#[inline(always)]
+fn read<T>(address: usize) -> Option<T> {
+    // SAFETY: the helper checks the address itself; callers ask for plain integers only.
+    unsafe { bpf_probe_read_kernel(address as *const T) }.ok()
+}

@@ -1,0 +1,168 @@
+//! `reclaim check`: what this kernel and this configuration give. Changes nothing.
+
+use super::capability::{self, CAPABILITIES};
+use crate::config::Loaded;
+use crate::error::{Error, Outcome, chain};
+use crate::evidence::engine::{Engine, EvidenceChoice};
+use crate::evidence::features::{self, Answer, Feature};
+use crate::model::check::{CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, Three};
+use crate::model::pin_set::CONDEMNED_DIRECTORY;
+use crate::model::status::EvidenceStatus;
+use crate::render::output::Output;
+use crate::render::table::Table;
+use crate::render::{pass, text};
+use crate::service::evidence_status;
+use crate::service::roots::{Placed, Roots};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// Tells everything that can be told; a fault in one thing does not hide the others.
+pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: Output) -> Result<Outcome, Error> {
+    let mut faults: Vec<FaultReport> = Vec::new();
+    let fault = |about: &str, serious, message: String| FaultReport { about: about.to_owned(), serious, message };
+    let loaded = config.map_or_else(Loaded::read_default, Loaded::read);
+    let refused = loaded.is_err();
+    let loaded = loaded.unwrap_or_else(|error| {
+        faults.push(fault("configuration", true, chain(&error)));
+        Loaded::default()
+    });
+    faults.extend(loaded.notes.iter().map(|note| fault("configuration", false, note.clone())));
+    tell_features(&mut output)?;
+    tell_capabilities(&mut output)?;
+    let roots = Roots::place(&loaded.config.roots);
+    tell_roots(&mut output, roots.all())?;
+    for placed in roots.all() {
+        if let Some(wrong) = &placed.fault {
+            faults.push(fault(&placed.config.name, true, chain(wrong)));
+        } else if placed.location.is_none() {
+            faults.push(fault(&placed.config.name, false, format!("{} does not exist", placed.config.path.display())));
+        }
+    }
+    let status = match roots.engine(evidence) {
+        Ok(engine) => Some(tell_evidence(&mut output, &engine)?),
+        Err(error) => {
+            faults.push(fault("evidence", true, chain(&error)));
+            None
+        }
+    };
+    for report in &faults {
+        output.object(report)?;
+        let kind = if report.serious { "fault" } else { "note" };
+        let message = text::escape(report.message.as_bytes());
+        output.line(&format!("{kind}\t{}\t{message}", text::escape(report.about.as_bytes())))?;
+    }
+    let report = CheckReport {
+        config: loaded.file.map(|file| file.display().to_string()),
+        evidence: status.as_ref().map(|status| status.evidence),
+        clock: status.as_ref().is_some_and(|status| status.clock),
+        complete: status.is_some_and(|status| status.complete),
+        faults: faults.iter().filter(|fault| fault.serious).count(),
+    };
+    output.object(&report)?;
+    output.flush()?;
+    Ok(match (refused, report.faults) {
+        (true, _) => Outcome::Usage,
+        (false, 0) => Outcome::Done,
+        (false, _) => Outcome::Failed,
+    })
+}
+
+fn tell_features(output: &mut Output) -> io::Result<()> {
+    let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
+    for Feature { name, used_for, answer } in features::probe() {
+        let (answer, why) = match answer {
+            Answer::Yes => (Three::Yes, None),
+            Answer::No { why } => (Three::No, Some(why)),
+            Answer::Unknown { why } => (Three::CouldNotTell, Some(why)),
+        };
+        let report = FeatureReport { name: name.to_owned(), used_for: used_for.to_owned(), answer, why };
+        output.object(&report)?;
+        let why = report.why.as_deref().unwrap_or("-");
+        table.row([report.name, answer.words().to_owned(), report.used_for, text::escape(why.as_bytes())]);
+    }
+    output.table(&table)
+}
+
+fn tell_capabilities(output: &mut Output) -> io::Result<()> {
+    let effective = capability::effective();
+    let mut table = Table::new(&["CAPABILITY", "HELD", "WITHOUT IT", "WHAT STILL WORKS"]);
+    for capability in CAPABILITIES {
+        let answer = capability.held(effective);
+        let (name, without, still) = (capability.name, capability.without, capability.still);
+        output.object(&CapabilityReport { name, answer, without, still })?;
+        table.row([name.to_owned(), answer.words().to_owned(), without.to_owned(), still.to_owned()]);
+    }
+    output.table(&table)
+}
+
+fn tell_roots(output: &mut Output, roots: &[Placed]) -> io::Result<()> {
+    let mut table = Table::new(&["ROOT", "PATH", "EXISTS", "BATCHES", "CONDEMNED"]);
+    for placed in roots {
+        let (batches, condemned, unread) = match leftovers(&placed.config.path) {
+            Ok((batches, condemned)) => (batches, condemned, None),
+            Err(error) => (0, 0, Some(error.to_string())),
+        };
+        let report = RootReport {
+            name: placed.config.name.clone(),
+            path: placed.config.path.display().to_string(),
+            exists: placed.location.is_some(),
+            batches,
+            condemned,
+            unread,
+        };
+        output.object(&report)?;
+        let count = |count: u64| if report.unread.is_some() { "?".to_owned() } else { count.to_string() };
+        let exists = if report.exists { "yes" } else { "no" }.to_owned();
+        let path = text::escape(report.path.as_bytes());
+        table.row([report.name.clone(), path, exists, count(batches), count(condemned)]);
+    }
+    output.table(&table)
+}
+
+/// Batches and condemned entries that lie in a root now. A root or a `.reclaim` that is not there holds none.
+fn leftovers(root: &Path) -> io::Result<(u64, u64)> {
+    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let own = root.join(OsStr::from_bytes(CONDEMNED_DIRECTORY));
+    match std::fs::symlink_metadata(&own) {
+        Ok(stat) if stat.is_dir() => {}
+        Ok(_) => return Err(io::Error::other(".reclaim is no directory")),
+        Err(error) if absent(&error) => return Ok((0, 0)),
+        Err(error) => return Err(error),
+    }
+    let (mut batches, mut condemned) = (0, 0);
+    for batch in std::fs::read_dir(&own)? {
+        let batch = batch?;
+        if !batch.file_type()?.is_dir() {
+            continue;
+        }
+        batches += 1;
+        match std::fs::read_dir(batch.path()) {
+            Ok(entries) => condemned += entries.count() as u64,
+            // A pass that is under way has just finished with it.
+            Err(error) if absent(&error) => batches -= 1,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((batches, condemned))
+}
+
+fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceStatus> {
+    let status = evidence_status(engine.status());
+    let mut table = Table::new(&["PROBE", "RUNG", "STATE", "COST", "BLIND TO"]);
+    for probe in &status.probes {
+        output.object(&ProbeReport { probe: probe.clone() })?;
+        let cells = [&probe.hook, &probe.rung, &probe.state, &probe.cost, &probe.blind_to];
+        table.row(cells.map(|cell| text::escape(cell.as_bytes())));
+    }
+    output.table(&table)?;
+    if let Some(why) = &status.probes_missing {
+        output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;
+    }
+    let gaps: Vec<String> = status.gaps.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+    let claim = if status.complete { "complete".to_owned() } else { format!("not complete: {}", gaps.join(", ")) };
+    let clock = if status.clock { "mount clock runs" } else { "no mount clock, so a pass waits a fixed time before it confirms, which is a weaker guarantee" };
+    output.line(&format!("evidence\t{}\t{claim}; {clock}", pass::producer(status.evidence)))?;
+    Ok(status)
+}

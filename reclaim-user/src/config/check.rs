@@ -1,0 +1,316 @@
+//! From what is written to what is meant. The first fault ends it.
+
+use super::error::ConfigError;
+use super::overlap::{self, Lineage};
+use super::raw::{Field, Root, Service, Source};
+use super::{Config, KindRule, RemoveRule, RootConfig, ServiceConfig, duration, pattern};
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+use toml::Value;
+
+/// What keys of later work are answered with.
+const LATER: &str = "is not supported by this version";
+
+/// Checks a whole file.
+pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+    let document = source.document()?;
+    if let Some(owned) = document.owned {
+        return Err(source.wrong(owned.span(), "owned", LATER, "take the [[owned]] tables out"));
+    }
+    let mut notes = Vec::new();
+    let service = document.service.map_or_else(|| Ok(ServiceConfig::default()), |raw| service(source, &raw))?;
+    let mut roots: Vec<(RootConfig, Range<usize>, Lineage)> = Vec::new();
+    for raw in document.root {
+        let at = raw.span();
+        let raw = raw.into_inner();
+        let place = raw.path.as_ref().map_or(at.clone(), toml::Spanned::span);
+        let name_at = raw.name.as_ref().map_or(at.clone(), toml::Spanned::span);
+        let root = root(source, &at, raw, &mut notes)?;
+        let lineage = Lineage::of(&root.path);
+        for (other, _, other_lineage) in &roots {
+            if other.name == root.name {
+                let what = format!("two roots are called `{}`", root.name);
+                return Err(source.wrong(name_at, "root.name", what, "give each root a name of its own"));
+            }
+            let inner = overlap::inside(&root.path, &other.path) || lineage.inside(other_lineage);
+            if inner || overlap::inside(&other.path, &root.path) || other_lineage.inside(&lineage) {
+                let relation = if inner { "is or lies inside" } else { "holds" };
+                let what = format!(
+                    "`{}` ({}) {relation} the root `{}` ({})",
+                    root.name,
+                    root.path.display(),
+                    other.name,
+                    other.path.display()
+                );
+                return Err(source.wrong(place, "root.path", what, "roots must not overlap: keep one of the two"));
+            }
+        }
+        roots.push((root, place, lineage));
+    }
+    let roots = roots.into_iter().map(|(root, _, _)| root).collect();
+    Ok((Config { service, roots }, notes))
+}
+
+fn service(source: &Source<'_>, raw: &Service) -> Result<ServiceConfig, ConfigError> {
+    let Service { every, budget, state_dir, socket, metrics } = raw;
+    let default = ServiceConfig::default();
+    let above_zero = |key: &str, field: &Field, default: Duration| match duration_of(source, key, field)? {
+        Some((Duration::ZERO, at)) => Err(source.wrong(at, key, "must not be 0", "give it some time, such as \"10s\"")),
+        Some((value, _)) => Ok(value),
+        None => Ok(default),
+    };
+    let metrics = match string(source, "service.metrics", metrics)? {
+        None => None,
+        Some((text, at)) => Some(text.parse().map_err(|_| {
+            let what = format!("`{text}` is not an address with a port");
+            source.wrong(at, "service.metrics", what, "write it as \"127.0.0.1:9467\" or \"[::1]:9467\"")
+        })?),
+    };
+    Ok(ServiceConfig {
+        every: above_zero("service.every", every, default.every)?,
+        budget: above_zero("service.budget", budget, default.budget)?,
+        state_dir: path(source, "service.state_dir", state_dir)?.map_or(default.state_dir, |(path, _)| path),
+        socket: path(source, "service.socket", socket)?.map_or(default.socket, |(path, _)| path),
+        metrics,
+    })
+}
+
+fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<String>) -> Result<RootConfig, ConfigError> {
+    let Root {
+        name,
+        path: place,
+        owner,
+        pattern,
+        kind,
+        mode,
+        min_age,
+        backstop,
+        retain,
+        remove,
+        pile,
+        once,
+        leases,
+        claims,
+    } = raw;
+    for (key, field, remedy) in [
+        ("root.once", once, "take the key out; the root then stays in use"),
+        ("root.claims", claims, "take the key out, and tell live entries apart by pid, age or a lease"),
+    ] {
+        if let Some(field) = field {
+            return Err(source.wrong(field.span(), key, LATER, remedy));
+        }
+    }
+    let missing = |key: &str, remedy: &str| source.wrong(at.clone(), key, "is missing", remedy);
+    let (name, name_at) = string(source, "root.name", &name)?
+        .ok_or_else(|| missing("root.name", "give the root a name for reports: name = \"...\""))?;
+    if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(source.wrong(name_at, "root.name", "is empty or holds spaces", "use letters, digits, `-` and `_`"));
+    }
+    let (path, path_at) = path(source, "root.path", &place)?
+        .ok_or_else(|| missing("root.path", "name the directory whose children may go: path = \"/...\""))?;
+    usable(source, &path, path_at)?;
+    let owner = string(source, "root.owner", &owner)?.map(|(text, at)| user(source, text, at)).transpose()?;
+    let pattern_at = pattern.as_ref().map(toml::Spanned::span);
+    let pattern = match string(source, "root.match", &pattern)? {
+        None => None,
+        Some((text, at)) => {
+            let (regex, said) = pattern::compile(text)
+                .map_err(|pattern::Fault(what, remedy)| source.wrong(at.clone(), "root.match", what, remedy))?;
+            let line = source.line(at.start);
+            notes
+                .extend(said.into_iter().map(|note| format!("{}:{line}: `root.match`: {note}", source.file.display())));
+            Some(regex)
+        }
+    };
+    let keyed = pattern.as_ref().is_some_and(|regex| regex.capture_names().flatten().any(|group| group == "pid"));
+    let backstop = duration_of(source, "root.backstop", &backstop)?;
+    if let Some((_, at)) = &backstop
+        && !keyed
+    {
+        let what = "says when a pid need not be dead, but no group `pid` is in `match`";
+        let at = pattern_at.unwrap_or_else(|| at.clone());
+        return Err(source.wrong(at, "root.backstop", what, "put (?<pid>\\d+) into `match`, or take `backstop` out"));
+    }
+    let kind = choice(
+        source,
+        "root.kind",
+        &kind,
+        &[("dir", KindRule::Directory), ("file", KindRule::File), ("any", KindRule::Any)],
+    )?;
+    if let Some(remove) = &remove
+        && remove.get_ref().as_str() == Some("command")
+    {
+        return Err(source.wrong(
+            remove.span(),
+            "root.remove",
+            format!("\"command\" {LATER}"),
+            "use \"empty\" or \"tree\"",
+        ));
+    }
+    let remove = choice(source, "root.remove", &remove, &[("empty", RemoveRule::Empty), ("tree", RemoveRule::Tree)])?;
+    Ok(RootConfig {
+        name: name.to_owned(),
+        path,
+        owner,
+        pattern,
+        kind: kind.unwrap_or(KindRule::Directory),
+        mode: mode_of(source, &mode)?,
+        min_age: duration_of(source, "root.min_age", &min_age)?.map_or(Duration::ZERO, |(age, _)| age),
+        backstop: backstop.map(|(age, _)| age),
+        retain: duration_of(source, "root.retain", &retain)?.map(|(age, _)| age),
+        remove: remove.unwrap_or(RemoveRule::Empty),
+        pile: count(source, "root.pile", &pile)?,
+        leases: flag(source, "root.leases", &leases)?.unwrap_or(true),
+    })
+}
+
+/// Refuses directories that must never be a root. A root that does not exist is no fault: it may come.
+fn usable(source: &Source<'_>, path: &Path, at: Range<usize>) -> Result<(), ConfigError> {
+    let refuse = |what: String, remedy: &str| Err(source.wrong(at, "root.path", what, remedy));
+    if path.parent().is_none() {
+        return refuse(
+            "`/` cannot be a root".to_owned(),
+            "name the directory that the sandboxes make their entries in",
+        );
+    }
+    if let Some(link) = overlap::link_in(path) {
+        let what = if link == path {
+            format!("{} is a symbolic link", path.display())
+        } else {
+            format!("{} goes through the symbolic link {}", path.display(), link.display())
+        };
+        let real = std::fs::canonicalize(path);
+        let remedy = real.map_or_else(
+            |_| "name the directory itself".to_owned(),
+            |real| format!("name the directory itself: path = \"{}\"", real.display()),
+        );
+        return refuse(what, &remedy);
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(stat) if !stat.is_dir() => refuse(format!("{} is not a directory", path.display()), "name a directory"),
+        _ => Ok(()),
+    }
+}
+
+fn user(source: &Source<'_>, text: &str, at: Range<usize>) -> Result<u32, ConfigError> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().ok().filter(|uid| *uid != u32::MAX).ok_or_else(|| {
+            source.wrong(at, "root.owner", format!("`{text}` is no user id"), "user ids go up to 4294967294")
+        });
+    }
+    match nix::unistd::User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => {
+            let what = format!("there is no user `{text}` on this host");
+            Err(source.wrong(at, "root.owner", what, "name a user that exists, or give the user id as \"1000\""))
+        }
+        Err(error) => {
+            let what = format!("the user `{text}` could not be looked up: {}", error.desc());
+            Err(source.wrong(at, "root.owner", what, "give the user id as \"1000\""))
+        }
+    }
+}
+
+fn mode_of(source: &Source<'_>, field: &Field) -> Result<Option<u32>, ConfigError> {
+    const REMEDY: &str = "write it in octal between quotes, such as \"0700\"";
+    if let Some(field) = field
+        && field.get_ref().is_integer()
+    {
+        return Err(source.wrong(field.span(), "root.mode", "must be a string, not a number", REMEDY));
+    }
+    let Some((text, at)) = string(source, "root.mode", field)? else { return Ok(None) };
+    let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    let mode = if octal { u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777) } else { None };
+    mode.map(Some).ok_or_else(|| source.wrong(at, "root.mode", format!("`{text}` is not an octal mode"), REMEDY))
+}
+
+fn path(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<(PathBuf, Range<usize>)>, ConfigError> {
+    let Some((text, at)) = string(source, key, field)? else { return Ok(None) };
+    let path = Path::new(text);
+    if !path.is_absolute() {
+        return Err(source.wrong(at, key, format!("`{text}` is not absolute"), "begin it with /"));
+    }
+    if path.components().any(|part| part == Component::ParentDir) {
+        return Err(source.wrong(at, key, format!("`{text}` holds `..`"), "write the path without `..`"));
+    }
+    if text.contains('\0') {
+        return Err(source.wrong(at, key, "holds a NUL", "no path can hold one: take it out"));
+    }
+    Ok(Some((path.components().collect(), at)))
+}
+
+fn duration_of(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<(Duration, Range<usize>)>, ConfigError> {
+    if let Some(field) = field
+        && !field.get_ref().is_str()
+    {
+        return Err(wrong_type(source, key, field, "a duration in quotes", duration::REMEDY));
+    }
+    let Some((text, at)) = string(source, key, field)? else { return Ok(None) };
+    match duration::parse(text) {
+        Ok(value) => Ok(Some((value, at))),
+        Err(what) => Err(source.wrong(at, key, what, duration::REMEDY)),
+    }
+}
+
+fn choice<T: Copy>(
+    source: &Source<'_>,
+    key: &str,
+    field: &Field,
+    choices: &[(&str, T)],
+) -> Result<Option<T>, ConfigError> {
+    let Some((text, at)) = string(source, key, field)? else { return Ok(None) };
+    let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    found.map(Some).ok_or_else(|| {
+        let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        source.wrong(at, key, format!("`{text}` is not a choice"), format!("use {}", names.join(" or ")))
+    })
+}
+
+fn string<'a>(
+    source: &Source<'_>,
+    key: &str,
+    field: &'a Field,
+) -> Result<Option<(&'a str, Range<usize>)>, ConfigError> {
+    let Some(field) = field else { return Ok(None) };
+    match field.get_ref() {
+        Value::String(text) => Ok(Some((text, field.span()))),
+        _ => Err(wrong_type(source, key, field, "a string", "put the value between quotes")),
+    }
+}
+
+fn count(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<u64>, ConfigError> {
+    const REMEDY: &str = "write a whole number without quotes, such as 64";
+    let Some(field) = field else { return Ok(None) };
+    let Value::Integer(number) = field.get_ref() else {
+        return Err(wrong_type(source, key, field, "a number", REMEDY));
+    };
+    u64::try_from(*number).map(Some).map_err(|_| source.wrong(field.span(), key, "must not be below 0", REMEDY))
+}
+
+fn flag(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<bool>, ConfigError> {
+    let Some(field) = field else { return Ok(None) };
+    let Value::Boolean(value) = field.get_ref() else {
+        return Err(wrong_type(source, key, field, "true or false", "write true or false without quotes"));
+    };
+    Ok(Some(*value))
+}
+
+fn wrong_type(source: &Source<'_>, key: &str, field: &toml::Spanned<Value>, wanted: &str, remedy: &str) -> ConfigError {
+    source.wrong(field.span(), key, format!("must be {wanted}, not {}", article(field.get_ref())), remedy)
+}
+
+fn article(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a string",
+        Value::Integer(_) | Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a table",
+    }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

@@ -1,0 +1,162 @@
+//! What a command ends with: outcomes, errors, and the one map from both to an exit code.
+
+use crate::config::ConfigError;
+use crate::evidence::asked::AskedError;
+use crate::evidence::engine::EngineError;
+use crate::evidence::scan::ScanError;
+use crate::removal::RemovalError;
+use crate::service::ServiceError;
+use crate::service::client::ClientError;
+use std::io;
+use std::process::ExitCode;
+use thiserror::Error;
+
+/// Exit codes of `reclaim`. Other programs rely on them.
+pub mod exit {
+    /// Done, or free.
+    pub const DONE: u8 = 0;
+    /// Failed.
+    pub const FAILED: u8 = 1;
+    /// Bad usage or configuration.
+    pub const USAGE: u8 = 2;
+    /// The answer is "differs" (audit) or "pinned" (who, query).
+    pub const DIFFERS: u8 = 3;
+    /// Evidence too weak: entries were kept, or the answer is unknown.
+    pub const WEAK: u8 = 4;
+    /// Another reclaimer holds the root.
+    pub const BUSY: u8 = 5;
+}
+
+/// How a command that did its work ended. Of several, the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// Done, or free.
+    Done,
+    /// Evidence too weak.
+    Weak,
+    /// Pinned, or different.
+    Differs,
+    /// Another reclaimer holds a root.
+    Busy,
+    /// Part of the work failed; the errors were told as they came.
+    Failed,
+    /// The configuration is at fault, which was told with the rest.
+    Usage,
+}
+
+impl Outcome {
+    /// Its exit code.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => exit::DONE,
+            Self::Weak => exit::WEAK,
+            Self::Differs => exit::DIFFERS,
+            Self::Busy => exit::BUSY,
+            Self::Failed => exit::FAILED,
+            Self::Usage => exit::USAGE,
+        }
+    }
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(outcome.code())
+    }
+}
+
+/// Why a command could not do its work.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Evidence.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A scan.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// A path that was asked about.
+    #[error(transparent)]
+    Asked(#[from] AskedError),
+    /// A pass over one root.
+    #[error("root `{root}`: {source}")]
+    Removal {
+        /// Name of the root.
+        root: String,
+        /// Why.
+        #[source]
+        source: RemovalError,
+    },
+    /// The service.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A running service that was asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Standard output.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Error {
+    /// Its exit code; none when whoever read the output has gone, which ends a command quietly.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) => exit::USAGE,
+            Self::Engine(EngineError::Unsupported { .. }) => exit::USAGE,
+            Self::Removal { source: RemovalError::Configuration { .. }, .. } => exit::USAGE,
+            Self::Removal { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
+            Self::Service(source) if source.is_usage() => exit::USAGE,
+            Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
+            Self::Engine(_)
+            | Self::Scan(_)
+            | Self::Asked(_)
+            | Self::Removal { .. }
+            | Self::Service(_)
+            | Self::Client(_)
+            | Self::Output(_) => exit::FAILED,
+        }
+    }
+
+    /// Whether nobody needs to be told.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        matches!(self, Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// An error and all that it came from, on one line, without saying anything twice.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_contract_and_the_worst_wins() {
+        let codes = [Outcome::Done, Outcome::Weak, Outcome::Differs, Outcome::Busy, Outcome::Failed].map(Outcome::code);
+        assert_eq!(codes, [0, 4, 3, 5, 1]);
+        assert_eq!([Outcome::Weak, Outcome::Differs, Outcome::Done].into_iter().max(), Some(Outcome::Differs));
+        let file = std::path::PathBuf::from("/x");
+        assert_eq!(Error::from(ConfigError::NoFile { command: "run", file }).code(), exit::USAGE);
+        let gone = Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(gone.is_quiet() && gone.code() == exit::DONE);
+        assert_eq!(Error::from(io::Error::from(io::ErrorKind::StorageFull)).code(), exit::FAILED);
+    }
+}

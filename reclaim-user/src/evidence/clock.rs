@@ -1,0 +1,221 @@
+//! The mount clock: waiting until the calls that may have looked up an old path have left the kernel.
+//!
+//! The programs count each mount-class call in before it looks up any path and out once its record was sent, under
+//! the generation of the moment. Who waits moves the generation on, so that later calls count elsewhere, and watches the
+//! others until as many calls have left each as entered it: the way of the kernel's own SRCU. It settles however busy the host is.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aya::maps::{HashMap, MapData};
+use reclaim_ebpf::abi::{
+    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_LEFT,
+    COUNTER_LOST, COUNTER_SEQUENCE, COUNTER_UNTRACKED, GENERATIONS, IN_FLIGHT_SIZE,
+};
+
+use super::stragglers::{Left, Stragglers};
+use crate::model::event::InFlightCall;
+use crate::sys::memory_map::CounterMemory;
+
+/// First and longest pause between looks at the counters.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+
+/// The counters at one moment, or as near to one as reading them one by one comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Mount-class calls that entered the kernel since the probes were attached.
+    pub entered: u64,
+    /// Those that left. Read before `entered`: if the two are equal, no call was inside at that moment.
+    pub left: u64,
+    /// Records numbered.
+    pub sequence: u64,
+    /// Records lost.
+    pub lost: u64,
+    /// Calls that the clock lost track of.
+    pub untracked: u64,
+}
+
+/// How a wait ended.
+#[derive(Clone, Debug)]
+pub enum Waited {
+    /// Every call waited for has left.
+    Done,
+    /// Some have not.
+    Overdue {
+        /// Those that were found inside; empty if they left while being listed.
+        calls: Vec<InFlightCall>,
+    },
+    /// It cannot be told whether they have left.
+    Unreliable {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The clock. Reading it takes no system call.
+pub struct Clock {
+    counters: Arc<CounterMemory>,
+    in_flight: HashMap<MapData, u32, [u8; IN_FLIGHT_SIZE]>,
+    /// One wait at a time: two would move the generation under each other.
+    state: Mutex<State>,
+}
+
+struct State {
+    stragglers: Stragglers,
+    untracked: u64,
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Clock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+impl Clock {
+    pub(super) fn new(
+        counters: Arc<CounterMemory>,
+        in_flight: HashMap<MapData, u32, [u8; IN_FLIGHT_SIZE]>,
+        stragglers: Stragglers,
+    ) -> Self {
+        Self { counters, in_flight, state: Mutex::new(State { stragglers, untracked: 0 }) }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn now(&self) -> Reading {
+        let counter = |slot| self.counters.load(slot);
+        // Left first: a call cannot be seen to have left without having been seen to enter.
+        let left = counter(COUNTER_LEFT);
+        Reading {
+            entered: counter(COUNTER_ENTERED),
+            left,
+            sequence: counter(COUNTER_SEQUENCE),
+            lost: counter(COUNTER_LOST),
+            untracked: counter(COUNTER_UNTRACKED),
+        }
+    }
+
+    /// Waits until every mount-class call numbered up to `mark` (an earlier [`Reading::entered`]) has left the kernel,
+    /// those that entered before the probes were attached included. Calls that enter between the mark and this call
+    /// are waited for too.
+    ///
+    /// When it is done, whatever those calls mounted is mounted, and its records are numbered: drain, then look.
+    pub fn wait_since(&self, mark: u64, deadline: Instant) -> Waited {
+        let mut state = self.state();
+        match self.wait(&mut state, deadline) {
+            Ok(()) => Waited::Done,
+            Err(Undone::Inside) => {
+                let mut calls = self.in_flight();
+                calls.retain(|call| call.number <= mark);
+                Waited::Overdue { calls }
+            }
+            Err(Undone::Unknown(why)) => Waited::Unreliable { why },
+        }
+    }
+
+    /// The calls inside the kernel, as far as they can be listed while they come and go. For people, not for decisions.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<InFlightCall> {
+        let entries = self.in_flight.iter().filter_map(Result::ok);
+        let mut calls: Vec<_> = entries.filter_map(|(thread, call)| InFlightCall::decode(thread, &call).ok()).collect();
+        calls.sort_by_key(|call| call.number);
+        calls.dedup_by_key(|call| call.number);
+        calls
+    }
+
+    /// What the clock cannot know about the time before the probes were attached; none if it knows all.
+    #[must_use]
+    pub fn weakness(&self) -> Option<String> {
+        self.state().stragglers.weakness()
+    }
+
+    /// Gives threads that were inside a call when the probes were attached until the deadline to be seen outside. Those
+    /// that are not, and those that may not be looked at, are left to [`Clock::wait_since`].
+    pub(super) fn wait_for_stragglers(&self, deadline: Instant) {
+        let mut state = self.state();
+        let mut pause = Pause::new(deadline);
+        while !state.stragglers.are_seen_outside() && pause.take().is_some() {}
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while waiting leaves nothing half done: the generation may be any.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, state: &mut State, deadline: Instant) -> Result<(), Undone> {
+        let mut pause = Pause::new(deadline);
+        let mut generations = self.generations_to_watch();
+        loop {
+            // Everybody out at one moment is as good as every generation empty.
+            let now = self.now();
+            if now.entered == now.left {
+                generations.clear();
+            }
+            generations.retain(|&generation| !self.is_empty(generation));
+            if generations.is_empty() {
+                break;
+            }
+            pause.take().ok_or(Undone::Inside)?;
+        }
+        let untracked = self.counters.load(COUNTER_UNTRACKED);
+        if untracked != state.untracked {
+            // The clock lost track of somebody: ask the kernel about each thread, as for the time before attaching.
+            state.stragglers = Stragglers::look();
+            if let Some(why) = state.stragglers.weakness() {
+                return Err(Undone::Unknown(why));
+            }
+            state.untracked = untracked;
+        }
+        loop {
+            match state.stragglers.look_again() {
+                Left::All => return Ok(()),
+                Left::Some(why) => pause.take().ok_or(Undone::Unknown(why))?,
+            }
+        }
+    }
+
+    /// Moves the generation on to an empty one, and returns all others that are not empty. If no other is empty the
+    /// generation stays, and all are returned.
+    fn generations_to_watch(&self) -> Vec<u32> {
+        let current = self.counters.load(COUNTER_GENERATION) as u32 & (GENERATIONS - 1);
+        let all = || 0..GENERATIONS;
+        let next = all().find(|&generation| generation != current && self.is_empty(generation));
+        if let Some(next) = next {
+            self.counters.store(COUNTER_GENERATION, next.into());
+        }
+        all().filter(|&generation| Some(generation) != next).collect()
+    }
+
+    /// Whether no call is inside that entered under a generation. A call that reads the generation now and counts
+    /// itself in later looks up its paths later still.
+    fn is_empty(&self, generation: u32) -> bool {
+        let left = self.counters.load(COUNTER_GENERATION_LEFT + generation);
+        left == self.counters.load(COUNTER_GENERATION_ENTERED + generation)
+    }
+}
+
+enum Undone {
+    Inside,
+    Unknown(String),
+}
+
+/// Pauses that grow, until a deadline.
+struct Pause {
+    next: Duration,
+    deadline: Instant,
+}
+
+impl Pause {
+    fn new(deadline: Instant) -> Self {
+        Self { next: PAUSES.0, deadline }
+    }
+
+    /// Sleeps; none once the deadline has passed.
+    fn take(&mut self) -> Option<()> {
+        let rest = self.deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
+        std::thread::sleep(self.next.min(rest));
+        self.next = (self.next * 2).min(PAUSES.1);
+        Some(())
+    }
+}

@@ -1,0 +1,305 @@
+//! The engine: owns the producers and the live set, and answers what decisions and removal ask.
+//!
+//! ```text
+//! probes -> ring -> events -> live set <- tables <- scanner
+//!                                |
+//!                          consult, confirm, audit
+//! ```
+//!
+//! It keeps no descriptor of a mount namespace or of a mount between two calls.
+
+mod audit;
+mod status;
+
+pub use audit::{Audit, Difference, ProducerReport};
+pub use status::{EngineStatus, HookLine};
+
+use super::clock::Waited;
+use super::probes::{ProbeError, ProbeOptions, Probes};
+use super::scan::{self, ScanError, ScanOptions, Scanner};
+use super::source::{EvidenceSource, Settled, View};
+use crate::model::event::{Event, Hook};
+use crate::model::id::{Location, NamespaceId};
+use crate::model::live::{self, LiveSet};
+use crate::model::report::Producer;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use tracing::{debug, info};
+
+/// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
+const SETTLING: Duration = Duration::from_millis(300);
+/// How old the list of living namespaces may be when the live set is asked.
+const LISTING_AGE: Duration = Duration::from_millis(250);
+/// Readings of due namespaces in one refresh, in rounds: each round reads what the one before it marked.
+const ROUNDS: usize = 16;
+/// Baselines tried in a row when records get lost during each.
+const BASELINES: usize = 3;
+
+/// Which producers may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum EvidenceChoice {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// The live set, or an error.
+    Live,
+    /// The kernel's own list of mounts, or an error.
+    Walk,
+    /// Mount tables alone: no probe is attached.
+    Scan,
+}
+
+/// How to open an [`Engine`].
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Which producers may be used.
+    pub evidence: EvidenceChoice,
+    /// The roots to index, in the order that decisions name them by.
+    pub watch: Vec<Location>,
+}
+
+/// Why there is no evidence.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The producer that was asked for does not work here.
+    #[error("evidence from {producer} is not to be had here; use --evidence auto to go on with the best that is")]
+    Unavailable {
+        /// What was asked for.
+        producer: &'static str,
+        /// Why it does not work.
+        #[source]
+        source: ProbeError,
+    },
+    /// This build has no such producer.
+    #[error("this version takes no evidence from {producer}; use --evidence auto, live or scan")]
+    Unsupported {
+        /// What was asked for.
+        producer: &'static str,
+    },
+    /// Mount tables could not be read.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+}
+
+/// Owner of the producers and of the live set.
+#[derive(Debug)]
+pub struct Engine {
+    watch: Vec<Location>,
+    scanner: Scanner,
+    probes: Option<Probes>,
+    probes_missing: Option<String>,
+    live: LiveSet,
+    taken: Instant,
+    listed: Instant,
+    counts: Counts,
+    events: Vec<Event>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    events: u64,
+    lost: u64,
+    rereads: u64,
+    baselines: u64,
+}
+
+impl Engine {
+    /// Attaches the probes where they may be used, and takes the baseline.
+    ///
+    /// # Errors
+    /// When the producer asked for does not work here, or no mount table can be read at all.
+    pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
+        let EngineOptions { evidence, watch } = options;
+        let (probes, probes_missing) = match evidence {
+            EvidenceChoice::Walk => return Err(EngineError::Unsupported { producer: "walk" }),
+            EvidenceChoice::Scan => (None, Some("not asked for: --evidence scan".to_owned())),
+            EvidenceChoice::Auto | EvidenceChoice::Live => match Probes::attach(ProbeOptions::default()) {
+                Ok(probes) => (Some(probes), None),
+                Err(source) if evidence == EvidenceChoice::Live => {
+                    return Err(EngineError::Unavailable { producer: "live", source });
+                }
+                Err(error) => {
+                    let why = error_chain(&error);
+                    info!("probes are not used: {why}");
+                    (None, Some(why))
+                }
+            },
+        };
+        let mut scanner = Scanner::new(ScanOptions::from_environment());
+        let live = scanned(&mut scanner, &watch)?;
+        let (now, counts) = (Instant::now(), Counts { baselines: 1, ..Counts::default() });
+        let mut engine =
+            Self { watch, scanner, probes, probes_missing, live, taken: now, listed: now, counts, events: Vec::new() };
+        engine.take_events();
+        if engine.live.has_gap() { engine.baseline()? } else { engine.refresh()? }
+        Ok(engine)
+    }
+
+    /// Indexes other roots from here on; what is known of namespaces stays.
+    pub fn watch(&mut self, roots: Vec<Location>) {
+        if roots != self.watch {
+            self.live.watch(roots.iter().cloned());
+            self.watch = roots;
+        }
+    }
+
+    /// Takes the kernel's records off the ring, so that it does not fill. Reads no namespace.
+    ///
+    /// # Errors
+    /// None at present; loss is told by the coverage.
+    pub fn drain(&mut self) -> Result<(), EngineError> {
+        self.take_events();
+        Ok(())
+    }
+
+    /// Becomes readable when the kernel has sent something. None without probes.
+    #[must_use]
+    pub fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.probes.as_ref().map(Probes::poll_fd)
+    }
+
+    /// Who speaks for the live set: the probes, or the last scan alone.
+    #[must_use]
+    pub fn producer(&self) -> Producer {
+        if self.probes.is_some() { Producer::Live } else { Producer::Scan }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { pins: self.live.pins(), coverage: self.live.coverage(), producer: self.producer() }
+    }
+
+    /// Takes the kernel's records off the ring and notes what they say.
+    fn take_events(&mut self) {
+        let Some(probes) = &mut self.probes else { return };
+        self.events.clear();
+        let drained = probes.drain(&mut self.events);
+        let lost = drained.lost + drained.malformed;
+        self.counts.events += self.events.len() as u64;
+        self.counts.lost += lost;
+        for event in &self.events {
+            if let (Some(inode), Hook::Unshare | Hook::Clone | Hook::Setns) = (event.namespace, event.hook) {
+                self.scanner.hint(NamespaceId(inode.into()), event.thread);
+            }
+            self.live.note(event);
+        }
+        if lost > 0 {
+            debug!(lost, "records were lost: the live set frees nothing until the next baseline");
+            self.live.lost(lost);
+        }
+    }
+
+    /// Reads again what is due, and what that makes due.
+    fn refresh(&mut self) -> Result<(), EngineError> {
+        if !self.read_due()? {
+            // Namespaces mark each other faster than they are read one by one.
+            debug!("mount namespaces change faster than they can be read; taking a whole scan");
+            self.baseline()?;
+        }
+        Ok(())
+    }
+
+    /// Reads every namespace, and brings in what happened meanwhile.
+    fn baseline(&mut self) -> Result<(), EngineError> {
+        for _ in 0..BASELINES {
+            // What was sent before the scan is void; what is sent while it runs is noted on what it finds.
+            self.take_events();
+            self.live = scanned(&mut self.scanner, &self.watch)?;
+            self.counts.baselines += 1;
+            self.taken = Instant::now();
+            self.listed = self.taken;
+            self.take_events();
+            if !self.live.has_gap() {
+                break;
+            }
+        }
+        // What is due after the last round changed while this ran, and is read by the next consult.
+        self.read_due()?;
+        Ok(())
+    }
+
+    /// Returns whether nothing is due any more.
+    fn read_due(&mut self) -> Result<bool, EngineError> {
+        for _ in 0..ROUNDS {
+            for namespace in self.live.take_due() {
+                self.counts.rereads += 1;
+                let reading = match self.scanner.read_namespace(namespace)? {
+                    scan::Reading::Table(pins) => live::Reading::Table(pins),
+                    scan::Reading::Gone => live::Reading::Gone,
+                    scan::Reading::Unknown { why } => {
+                        debug!(%namespace, "a mount namespace cannot be read: {why}");
+                        live::Reading::Unknown
+                    }
+                };
+                self.live.read(namespace, reading);
+            }
+            if !self.live.is_due() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn scanned(scanner: &mut Scanner, watch: &[Location]) -> Result<LiveSet, ScanError> {
+    let scan = scanner.scan()?;
+    Ok(LiveSet::baseline(watch.iter().cloned(), scan.namespaces, scan.coverage))
+}
+
+impl EvidenceSource for Engine {
+    type Error = EngineError;
+
+    fn consult(&mut self) -> Result<View<'_>, EngineError> {
+        if self.probes.is_none() {
+            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
+            if self.taken.elapsed() > LISTING_AGE {
+                self.baseline()?;
+            }
+            return Ok(self.view());
+        }
+        self.take_events();
+        if self.live.has_gap() {
+            self.baseline()?;
+            return Ok(self.view());
+        }
+        if self.listed.elapsed() > LISTING_AGE {
+            let listing = self.scanner.list_namespaces()?;
+            self.listed = Instant::now();
+            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
+        }
+        self.refresh()?;
+        Ok(self.view())
+    }
+
+    fn settle(&mut self, limit: Duration) -> Settled {
+        let Some(probes) = &self.probes else {
+            std::thread::sleep(SETTLING);
+            return Settled::Fixed(SETTLING);
+        };
+        let clock = probes.clock();
+        match clock.wait_since(clock.now().entered, Instant::now() + limit) {
+            Waited::Done => Settled::Clock,
+            Waited::Overdue { calls } => Settled::Overdue { calls: calls.iter().map(ToString::to_string).collect() },
+            Waited::Unreliable { why } => {
+                debug!("the mount clock cannot be relied on: {why}");
+                std::thread::sleep(SETTLING);
+                Settled::Fixed(SETTLING)
+            }
+        }
+    }
+
+    fn confirm(&mut self) -> Result<View<'_>, EngineError> {
+        self.baseline()?;
+        Ok(self.view())
+    }
+}
+
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,291 @@
+//! Threads that may be inside a mount-class call which the mount clock did not count in: those that entered before the
+//! probes were attached. /proc/<process>/task/<thread>/syscall tells of each thread that sleeps; a thread that runs is
+//! looked at again until it sleeps elsewhere, or has spent time outside the kernel.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::probes::hooks::{self, CLONE_NEWNS};
+use crate::model::event::Hook;
+
+/// How long a thread that may not be looked at is given to leave a call, from the moment of attaching.
+const SETTLING: Duration = Duration::from_millis(250);
+
+/// Whether the threads have left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    All,
+    Some(String),
+}
+
+/// Threads that have not been seen outside of a mount-class call yet.
+#[derive(Debug)]
+pub(super) struct Stragglers {
+    threads: BTreeMap<(u32, u32), Seen>,
+    unreadable: u64,
+    /// Why /proc could not be listed at all.
+    blind: Option<String>,
+    since: Instant,
+}
+
+/// What a thread is doing that keeps it from being known to be outside of a mount-class call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    /// The call that it sleeps in, and its stack pointer there; none while it runs.
+    inside: Option<(Hook, u64)>,
+    /// Clock ticks that it has spent outside the kernel.
+    user_ticks: u64,
+}
+
+impl Stragglers {
+    /// Looks at every thread of the host.
+    pub(super) fn look() -> Self {
+        let mut found = Self { threads: BTreeMap::new(), unreadable: 0, blind: None, since: Instant::now() };
+        let processes = match numbers_in("/proc".into()) {
+            Ok(processes) => processes,
+            Err(error) => {
+                found.blind = Some(format!("cannot list /proc: {error}"));
+                return found;
+            }
+        };
+        for process in processes {
+            // Gone, or not to be looked at: a process whose threads cannot be listed counts as one unreadable thread.
+            match numbers_in(format!("/proc/{process}/task").into()) {
+                Ok(threads) => {
+                    for thread in threads {
+                        found.look_at(process, thread);
+                    }
+                }
+                Err(error) if is_gone(&error) => {}
+                Err(_) => found.unreadable += 1,
+            }
+        }
+        found
+    }
+
+    /// Whether every thread that may be looked at was seen outside, after looking again.
+    pub(super) fn are_seen_outside(&mut self) -> bool {
+        self.look_again();
+        self.threads.is_empty()
+    }
+
+    /// Looks again at those not seen outside yet.
+    pub(super) fn look_again(&mut self) -> Left {
+        self.threads.retain(|&(process, thread), seen| match observe(process, thread) {
+            Ok(now) => now.is_some_and(|now| may_be_the_same(*seen, now)),
+            Err(error) => !is_gone(&error),
+        });
+        if let Some((&(process, thread), seen)) = self.threads.first_key_value() {
+            let doing = match seen.inside {
+                Some((hook, _)) => format!("was inside {hook}"),
+                None => "was running".to_owned(),
+            };
+            return Left::Some(format!(
+                "thread {thread} of process {process} {doing} when the probes were attached and has not been seen outside the \
+                 kernel since"
+            ));
+        }
+        if (self.unreadable > 0 || self.blind.is_some()) && self.since.elapsed() < SETTLING {
+            return Left::Some(format!(
+                "{} threads may not be looked at and are given {} ms to leave a call",
+                self.unreadable,
+                SETTLING.as_millis()
+            ));
+        }
+        Left::All
+    }
+
+    /// What could not be looked at.
+    pub(super) fn weakness(&self) -> Option<String> {
+        match &self.blind {
+            Some(why) => Some(why.clone()),
+            None => (self.unreadable > 0).then(|| {
+                format!(
+                    "{} threads may not be looked at (/proc/<pid>/syscall needs the rights of ptrace); a call that they were in \
+                     when the probes were attached was given {} ms",
+                    self.unreadable,
+                    SETTLING.as_millis()
+                )
+            }),
+        }
+    }
+
+    fn look_at(&mut self, process: u32, thread: u32) {
+        match observe(process, thread) {
+            Ok(None) => {}
+            Ok(Some(seen)) => {
+                self.threads.insert((process, thread), seen);
+            }
+            Err(error) if is_gone(&error) => {}
+            Err(_) => self.unreadable += 1,
+        }
+    }
+}
+
+/// Growth of [`Seen::user_ticks`] that shows a thread outside the kernel. The kernel shares run time out by samples, so that
+/// a tick or two may be booked to the wrong side.
+const TICKS_OUTSIDE: u64 = 3;
+
+/// Whether the thread may still be in the call that it was in, or may have been in, at first sight.
+fn may_be_the_same(first: Seen, now: Seen) -> bool {
+    let other_call = first.inside.is_some() && now.inside.is_some() && first.inside != now.inside;
+    !other_call && now.user_ticks < first.user_ticks + TICKS_OUTSIDE
+}
+
+/// None for a thread that is not in a mount-class call.
+fn observe(process: u32, thread: u32) -> io::Result<Option<Seen>> {
+    let folder = format!("/proc/{process}/task/{thread}");
+    let stat = parse_stat(&fs::read(format!("{folder}/stat"))?)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat without its fields"))?;
+    let Stat { makes_calls, user_ticks } = stat;
+    if !makes_calls {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(format!("{folder}/syscall"))?;
+    let Some(call) = parse(&text) else {
+        return Ok(Some(Seen { inside: None, user_ticks }));
+    };
+    let hook = hooks::hook_of(call.number).filter(|&hook| makes_namespace(hook, call.first, process));
+    Ok(hook.map(|hook| Seen { inside: Some((hook, call.stack)), user_ticks }))
+}
+
+/// Whether a call counts: some do only if their flags ask for a mount namespace. Unreadable flags count.
+fn makes_namespace(hook: Hook, first: u64, process: u32) -> bool {
+    let flags = match hook {
+        Hook::Unshare | Hook::Clone => first,
+        Hook::Clone3 => {
+            let mut flags = [0; 8];
+            let memory = File::open(format!("/proc/{process}/mem"));
+            match memory.and_then(|memory| memory.read_exact_at(&mut flags, first)) {
+                Ok(()) => u64::from_ne_bytes(flags),
+                Err(_) => return true,
+            }
+        }
+        _ => return true,
+    };
+    flags & CLONE_NEWNS != 0
+}
+
+/// A line of a `syscall` file: number, six arguments, stack pointer and instruction pointer.
+#[derive(Debug, PartialEq, Eq)]
+struct Call {
+    /// -1 for a thread that sleeps outside a system call.
+    number: i64,
+    first: u64,
+    stack: u64,
+}
+
+/// None for a thread that runs. proc_pid_syscall(5).
+fn parse(text: &str) -> Option<Call> {
+    let mut words = text.split_ascii_whitespace();
+    let number = words.next()?.parse().ok()?;
+    let hexadecimal = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    if number == -1 {
+        return Some(Call { number, first: 0, stack: 0 });
+    }
+    let first = hexadecimal(words.next())?;
+    let stack = hexadecimal(words.nth(5))?;
+    Some(Call { number, first, stack })
+}
+
+/// What a `stat` file says of a thread.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    /// Not dead, and not a thread of the kernel.
+    makes_calls: bool,
+    user_ticks: u64,
+}
+
+/// `PF_KTHREAD`. <include/linux/sched.h>
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// Fields 3, 9 and 14 of a `stat` file, after a name that may hold anything. proc_pid_stat(5).
+fn parse_stat(stat: &[u8]) -> Option<Stat> {
+    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    let user_ticks = fields.nth(4)?.parse().ok()?;
+    let dead = matches!(state, "Z" | "X" | "x");
+    Some(Stat { makes_calls: !dead && flags & KERNEL_THREAD == 0, user_ticks })
+}
+
+fn numbers_in(folder: PathBuf) -> io::Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        numbers.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(numbers)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syscall_lines_are_understood() {
+        let line = "165 0x7f10 0x7f20 0x0 0x1000 0x0 0x0 0x7ffc12345678 0x7f00deadbeef\n";
+        assert_eq!(parse(line), Some(Call { number: 165, first: 0x7f10, stack: 0x7ffc_1234_5678 }));
+        assert_eq!(parse("-1 0x7ffc0000 0x7f000000\n"), Some(Call { number: -1, first: 0, stack: 0 }));
+        assert_eq!(parse("running\n"), None);
+        assert_eq!(parse(""), None);
+        assert_eq!(parse("165 0x7f10"), None);
+    }
+
+    #[test]
+    fn stat_lines_are_understood_after_any_name() {
+        let stat =
+            |state, flags| format!("12 (a) b 1 (c) {state} 1 12 12 0 -1 {flags} 1 0 0 0 77 5 0 0 20 0 1 0 99 1 1");
+        let parsed = |state, flags| parse_stat(stat(state, flags).as_bytes());
+        assert_eq!(parsed("S", 0x40_0100), Some(Stat { makes_calls: true, user_ticks: 77 }));
+        assert_eq!(parsed("Z", 0x40_0100), Some(Stat { makes_calls: false, user_ticks: 77 }));
+        assert_eq!(parsed("I", 0x60_8040), Some(Stat { makes_calls: false, user_ticks: 77 }));
+        assert_eq!(parse_stat(b"12 (name) S 1"), None);
+        assert_eq!(parse_stat(b""), None);
+    }
+
+    #[test]
+    fn a_thread_is_a_straggler_until_it_is_seen_elsewhere() {
+        let inside = |hook, stack| Seen { inside: Some((hook, stack)), user_ticks: 9 };
+        let running = |user_ticks| Seen { inside: None, user_ticks };
+        assert!(may_be_the_same(inside(Hook::Mount, 1), inside(Hook::Mount, 1)));
+        assert!(!may_be_the_same(inside(Hook::Mount, 1), inside(Hook::Mount, 2)));
+        assert!(!may_be_the_same(inside(Hook::Mount, 1), inside(Hook::Setns, 1)));
+        assert!(may_be_the_same(inside(Hook::Mount, 1), running(9)));
+        assert!(may_be_the_same(running(9), inside(Hook::Mount, 1)));
+        assert!(may_be_the_same(running(9), running(9 + TICKS_OUTSIDE - 1)));
+        assert!(!may_be_the_same(running(9), running(9 + TICKS_OUTSIDE)));
+    }
+
+    #[test]
+    fn a_thread_that_spins_is_seen_to_be_outside() {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = std::sync::Arc::clone(&stop);
+        let spinning = std::thread::spawn(move || {
+            while !seen.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let mut stragglers = Stragglers::look();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let own = std::process::id();
+        while stragglers.threads.keys().any(|&(process, _)| process == own) && Instant::now() < deadline {
+            stragglers.look_again();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The thread that looks is running whenever it is looked at, and has to leave the list as well.
+        let left: Vec<_> = stragglers.threads.keys().filter(|&&(process, _)| process == own).collect();
+        assert!(left.is_empty(), "{left:?}");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        spinning.join().expect("spins quietly");
+    }
+}

@@ -1,0 +1,326 @@
+//! Answers to questions about single paths and about the pin set: who, query, pins.
+
+use super::coverage::Coverage;
+use super::id::{Location, NamespaceId};
+use super::pin::{Pin, Place, Role, State};
+use super::pin_set::{PinSet, entry_key};
+use super::report::{Name, Producer};
+use super::task::Task;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A path that somebody asks about, as the file system has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// The path, for reports.
+    pub path: Name,
+    /// Its last component.
+    pub name: Name,
+    /// Where it is. More than one place when something is mounted on it: the place below, and the place on top.
+    pub places: Vec<Location>,
+    /// Its owner.
+    pub owner: u32,
+    /// It is known to hold nothing.
+    pub known_empty: bool,
+}
+
+/// What evidence says about a place: the pins, the claim, and who saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The pins.
+    pub pins: &'a PinSet,
+    /// The claim.
+    pub coverage: &'a Coverage,
+    /// Who took it.
+    pub producer: Producer,
+}
+
+/// One pin as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PinReport {
+    /// How the mount relies on the place.
+    pub role: Role,
+    /// At the path or below it.
+    #[serde(rename = "where")]
+    pub place: Place,
+    /// The mount namespace; none for a mount that is in none.
+    pub namespace: Option<u64>,
+    /// The mount.
+    pub mount_id: u64,
+    /// Where the mount is mounted in its namespace; none where that cannot be seen.
+    pub mount_point: Option<Name>,
+    /// The exact bytes of the mount point where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mount_point_hex: Option<String>,
+    /// What holds the mount.
+    pub state: State,
+    /// Tasks that live in the namespace; not complete.
+    pub tasks: Vec<Task>,
+}
+
+/// Who pins a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "who")]
+pub struct WhoReport {
+    /// The path.
+    pub path: Name,
+    /// Its exact bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
+    /// Something relies on it.
+    pub pinned: bool,
+    /// Who took the evidence.
+    pub evidence: Producer,
+    /// Every task and namespace was accounted for.
+    pub complete: bool,
+    /// Everything that could hold an entry of the path's owner was read.
+    pub covered: bool,
+    /// The pins.
+    pub pins: Vec<PinReport>,
+    /// Why more may rely on it than `pins` shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
+}
+
+/// Whether a path may go, as far as mounts are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decision {
+    /// Nothing relies on it.
+    Free,
+    /// Something does.
+    Pinned,
+    /// What was seen does not tell.
+    Unknown,
+}
+
+/// The decision on one path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "query")]
+pub struct QueryReport {
+    /// The path.
+    pub path: Name,
+    /// Its exact bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
+    /// The decision.
+    pub verdict: Decision,
+    /// Who took the evidence.
+    pub evidence: Producer,
+    /// What the decision rests on, unless it is `free`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// One pinned entry of a root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "pin")]
+pub struct EntryPin {
+    /// Name of the root.
+    pub root: String,
+    /// The entry, as the index calls it (see [`entry_key`]).
+    pub entry: Name,
+    /// Its exact bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entry_hex: Option<String>,
+    /// The pin.
+    #[serde(flatten)]
+    pub pin: PinReport,
+}
+
+/// What one namespace pins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "namespace")]
+pub struct NamespaceReport {
+    /// The namespace; none for mounts that are in none.
+    pub namespace: Option<u64>,
+    /// Its mounts.
+    pub mounts: usize,
+    /// Its pins on entries, by root.
+    pub pins: BTreeMap<String, u64>,
+    /// Tasks in it; not complete.
+    pub tasks: Vec<Task>,
+}
+
+/// Everything that relies on a place or on something below it. A look-up where the place lies inside an entry of a
+/// watched root, else a look at every mount.
+#[must_use]
+pub fn pins_at(pins: &PinSet, place: &Location) -> Vec<(Place, Pin)> {
+    for (index, root) in pins.roots().enumerate() {
+        let Some(key) = root.rest(place).and_then(entry_key) else { continue };
+        let of_entry = pins.pins_of(index, key).into_iter();
+        return of_entry
+            .filter_map(|pin| {
+                // A layer that means several places is indexed under each and resolved to the first of them.
+                let exact = match place.rest(&pin.location) {
+                    Some(rest) => rest.is_empty(),
+                    None if pin.role == Role::Layer => false,
+                    None => return None,
+                };
+                Some((if exact { Place::Exact } else { Place::Below }, pin))
+            })
+            .collect();
+    }
+    pins.at_or_below(place)
+}
+
+impl Subject {
+    fn pins(&self, pins: &PinSet) -> Vec<(Place, Pin)> {
+        let mut found: Vec<(Place, Pin)> = Vec::new();
+        for hit in self.places.iter().flat_map(|place| pins_at(pins, place)) {
+            if !found
+                .iter()
+                .any(|(_, pin)| pin.role == hit.1.role && pin.mount == hit.1.mount && pin.namespace == hit.1.namespace)
+            {
+                found.push(hit);
+            }
+        }
+        found
+    }
+
+    fn doubt(&self, pins: &PinSet) -> Option<String> {
+        let (namespace, layer) = pins.doubt(&self.name.0, self.known_empty)?;
+        Some(format!(
+            "an overlay in namespace {namespace} has the layer `{}`, which could not be resolved and may mean this path",
+            String::from_utf8_lossy(&layer.written).escape_debug()
+        ))
+    }
+
+    /// The decision on this path.
+    #[must_use]
+    pub fn query(&self, seen: Seen<'_>) -> QueryReport {
+        let Seen { pins, coverage, producer } = seen;
+        let (verdict, why) = if let Some((place, pin)) = self.pins(pins).first() {
+            (Decision::Pinned, Some(sentence(*place, pin)))
+        } else if let Some(doubt) = self.doubt(pins) {
+            (Decision::Unknown, Some(doubt))
+        } else if coverage.complete() || coverage.covered(self.owner) {
+            (Decision::Free, None)
+        } else {
+            (Decision::Unknown, Some(format!("the evidence is not complete: {}", gaps(coverage))))
+        };
+        QueryReport { path_hex: self.path.hex(), path: self.path.clone(), verdict, evidence: producer, why }
+    }
+
+    /// Who pins this path, with the tasks of each namespace as they were looked up.
+    #[must_use]
+    pub fn who(&self, seen: Seen<'_>, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> WhoReport {
+        let Seen { pins, coverage, producer } = seen;
+        let mut found: Vec<PinReport> =
+            self.pins(pins).into_iter().map(|(place, pin)| PinReport::of(place, &pin, tasks)).collect();
+        found.sort_by(|a, b| {
+            (a.namespace, a.role, a.place, a.mount_id).cmp(&(b.namespace, b.role, b.place, b.mount_id))
+        });
+        WhoReport {
+            path_hex: self.path.hex(),
+            path: self.path.clone(),
+            pinned: !found.is_empty(),
+            evidence: producer,
+            complete: coverage.complete(),
+            covered: coverage.complete() || coverage.covered(self.owner),
+            pins: found,
+            doubt: self.doubt(pins),
+        }
+    }
+
+    /// The namespaces that pin this path.
+    #[must_use]
+    pub fn namespaces(&self, pins: &PinSet) -> BTreeSet<NamespaceId> {
+        self.pins(pins).into_iter().filter_map(|(_, pin)| pin.namespace).collect()
+    }
+}
+
+impl PinReport {
+    /// A pin with the tasks of its namespace.
+    #[must_use]
+    pub fn of(place: Place, pin: &Pin, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> Self {
+        let Pin { role, location: _, namespace, mount, mount_point, state } = pin;
+        let point = mount_point.as_ref().map(|point| Name(point.to_vec()));
+        Self {
+            role: *role,
+            place,
+            namespace: namespace.map(|namespace| namespace.0),
+            mount_id: mount.0,
+            mount_point_hex: point.as_ref().and_then(Name::hex),
+            mount_point: point,
+            state: *state,
+            tasks: namespace.and_then(|namespace| tasks.get(&namespace)).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// The pins on the entries of one watched root, by entry.
+#[must_use]
+pub fn entry_pins(pins: &PinSet, index: usize, root: &str, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> Vec<EntryPin> {
+    let Some(location) = pins.roots().nth(index) else { return Vec::new() };
+    let keys = pins.entries(index).into_iter();
+    keys.flat_map(|key| {
+        let entry = Name(key.to_vec());
+        let place = location.join(key);
+        pins.pins_of(index, key).into_iter().map(move |pin| {
+            let exact = if place == pin.location { Place::Exact } else { Place::Below };
+            EntryPin {
+                root: root.to_owned(),
+                entry_hex: entry.hex(),
+                entry: entry.clone(),
+                pin: PinReport::of(exact, &pin, tasks),
+            }
+        })
+    })
+    .collect()
+}
+
+/// The same pins, counted by namespace. With `all`, namespaces that pin nothing are told, too.
+#[must_use]
+pub fn by_namespace(
+    set: &PinSet,
+    pins: &[EntryPin],
+    tasks: &BTreeMap<NamespaceId, Vec<Task>>,
+    all: bool,
+) -> Vec<NamespaceReport> {
+    let mut found: BTreeMap<Option<u64>, NamespaceReport> = BTreeMap::new();
+    for (namespace, known) in set.namespaces() {
+        let tasks = tasks.get(&namespace).cloned().unwrap_or_default();
+        let mounts = known.table.mounts.len();
+        let report = NamespaceReport { namespace: Some(namespace.0), mounts, pins: BTreeMap::new(), tasks };
+        found.insert(Some(namespace.0), report);
+    }
+    for EntryPin { root, pin, .. } in pins {
+        let report = found.entry(pin.namespace).or_insert_with(|| NamespaceReport {
+            namespace: pin.namespace,
+            mounts: 0,
+            pins: BTreeMap::new(),
+            tasks: Vec::new(),
+        });
+        *report.pins.entry(root.clone()).or_default() += 1;
+    }
+    found.into_values().filter(|report| all || !report.pins.is_empty()).collect()
+}
+
+/// The gaps of a claim in words.
+#[must_use]
+pub fn gaps(coverage: &Coverage) -> String {
+    let parts: Vec<String> = coverage.gaps().iter().map(|(cause, count)| format!("{} {count}", cause.name())).collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+}
+
+fn sentence(place: Place, pin: &Pin) -> String {
+    let role = match pin.role {
+        Role::Source => "is the source of",
+        Role::Layer => "is an overlay layer of",
+        Role::Target => "is the mount point of",
+    };
+    let subject = match place {
+        Place::Exact => "it",
+        Place::Below => "something below it",
+    };
+    match (pin.namespace, pin.state) {
+        (Some(namespace), _) => format!("{subject} {role} mount {} in namespace {namespace}", pin.mount),
+        (None, State::Unmounted) => format!("{subject} {role} mount {}, which was unmounted while busy", pin.mount),
+        (None, _) => format!("{subject} {role} mount {}, which is in no namespace", pin.mount),
+    }
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -1,0 +1,272 @@
+//! The live set: pins per namespace, kept by events between baselines.
+//!
+//! An event only marks the namespace that it happened in; whoever owns the set reads marked namespaces again and hands
+//! the tables in, and what changed in them marks the namespaces that receive from their peer groups. A namespace whose
+//! last task exits is suspected, and leaves with its pins once a reading finds it gone.
+//!
+//! Invariant: from the first sign of a gap until the next baseline the set may add pins and frees none.
+
+use super::coverage::{Coverage, GapCause, Reach};
+use super::event::{Event, Hook};
+use super::id::{Location, NamespaceId};
+use super::mount::Mount;
+use super::pin_set::{NamespacePins, PinSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// How often a suspected namespace is looked at before it is believed to live on without tasks.
+const LOOKS: u32 = 64;
+
+/// What reading one namespace again has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Its mounts.
+    Table(NamespacePins),
+    /// It does not exist any more.
+    Gone,
+    /// It could not be read, or not wholly.
+    Unknown,
+}
+
+/// The set, its claim, and what is due to be read again.
+#[derive(Clone, Debug)]
+pub struct LiveSet {
+    pins: PinSet,
+    coverage: Coverage,
+    due: BTreeSet<NamespaceId>,
+    /// Namespaces in which mounts were changed by a call, as far as they are due for that reason.
+    changed: BTreeSet<NamespaceId>,
+    suspected: BTreeMap<NamespaceId, u32>,
+    gap: bool,
+    receivers: Receivers,
+}
+
+impl LiveSet {
+    /// The set right after a baseline: pins of every namespace, and the claim that goes with them.
+    #[must_use]
+    pub fn baseline(
+        roots: impl IntoIterator<Item = Location>,
+        namespaces: Vec<(NamespaceId, NamespacePins)>,
+        coverage: Coverage,
+    ) -> Self {
+        let mut pins = PinSet::watching(roots);
+        let mut receivers = Receivers::default();
+        for (namespace, table) in namespaces {
+            receivers.add(namespace, &table.table.mounts);
+            pins.replace(namespace, table);
+        }
+        Self {
+            pins,
+            coverage,
+            due: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            suspected: BTreeMap::new(),
+            gap: false,
+            receivers,
+        }
+    }
+
+    /// Indexes other roots from here on; what is known of namespaces stays.
+    pub fn watch(&mut self, roots: impl IntoIterator<Item = Location>) {
+        self.pins.watch(roots);
+    }
+
+    /// Takes in one event.
+    pub fn note(&mut self, event: &Event) {
+        let Some(namespace) = event.namespace.map(|inode| NamespaceId(inode.into())) else {
+            // Something happened, and nobody knows where.
+            self.lost(1);
+            return;
+        };
+        match event.hook {
+            Hook::Mount | Hook::Umount | Hook::MoveMount | Hook::PivotRoot | Hook::MountSetattr => {
+                self.changed.insert(namespace);
+                self.due.insert(namespace);
+            }
+            Hook::Unshare | Hook::Clone | Hook::Clone3 => {
+                self.due.insert(namespace);
+            }
+            Hook::Setns => {
+                if self.pins.namespace(namespace).is_none() {
+                    self.due.insert(namespace);
+                }
+            }
+            // These make or configure trees that are in no namespace yet; attaching one is a move_mount.
+            Hook::OpenTree | Hook::Fsmount | Hook::Fsconfig => {}
+            Hook::Exit | Hook::Depart => {
+                self.suspected.insert(namespace, LOOKS);
+            }
+        }
+    }
+
+    /// Takes in that events were lost: nothing is freed until the next baseline.
+    pub fn lost(&mut self, count: u64) {
+        self.gap |= count > 0;
+        self.coverage.lower(GapCause::EventsLost, count, Reach::Everybody);
+    }
+
+    /// Takes in which namespaces exist. `whole` tells that the list leaves none out.
+    pub fn exist(&mut self, alive: &BTreeSet<NamespaceId>, whole: bool) {
+        if whole {
+            // Number 0 stands for tables whose namespace is not known; no listing speaks of them.
+            let known = self.pins.namespaces().map(|(namespace, _)| namespace).filter(|namespace| namespace.0 != 0);
+            let known: Vec<NamespaceId> = known.collect();
+            for namespace in known.into_iter().filter(|namespace| !alive.contains(namespace)) {
+                self.read(namespace, Reading::Gone);
+            }
+        }
+        self.due.extend(alive.iter().filter(|namespace| self.pins.namespace(**namespace).is_none()));
+    }
+
+    /// Namespaces to be read again before the set is true to every event noted, suspected ones included.
+    #[must_use]
+    pub fn take_due(&mut self) -> Vec<NamespaceId> {
+        let mut due = std::mem::take(&mut self.due);
+        due.extend(self.suspected.keys());
+        due.into_iter().collect()
+    }
+
+    /// Whether something besides suspected namespaces is due.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Takes in what a namespace holds now, and marks those that receive what changed in it.
+    pub fn read(&mut self, namespace: NamespaceId, reading: Reading) {
+        let called = self.changed.remove(&namespace);
+        match reading {
+            Reading::Table(mut pins) => {
+                if let Some(looks) = self.suspected.get_mut(&namespace) {
+                    *looks -= 1;
+                    if *looks == 0 {
+                        self.suspected.remove(&namespace);
+                    }
+                }
+                if self.gap {
+                    keep_all(&mut pins, self.pins.namespace(namespace));
+                }
+                let known = self.pins.namespace(namespace).map_or(&[][..], |known| &known.table.mounts);
+                let mut groups = changed_groups(known, &pins.table.mounts);
+                if called && groups.is_none() {
+                    // Calls were made and nothing differs: what they did to receivers need not have been undone there.
+                    groups = Some(known.iter().map(|mount| mount.peer_group).collect());
+                }
+                let groups = groups.unwrap_or_default();
+                self.due.extend(self.receivers.of(&groups).filter(|receiver| *receiver != namespace));
+                self.receivers.remove(namespace);
+                self.receivers.add(namespace, &pins.table.mounts);
+                self.pins.replace(namespace, pins);
+            }
+            Reading::Gone => {
+                self.suspected.remove(&namespace);
+                if called {
+                    // What was mounted in it may live on in whoever received it. Of a namespace that came and went
+                    // between two readings nothing is known, so it may have been a peer of any.
+                    let known = self.pins.namespace(namespace);
+                    let groups = known.map(|known| known.table.mounts.iter().map(|mount| mount.peer_group).collect());
+                    let groups = groups.unwrap_or_else(|| self.receivers.groups());
+                    self.due.extend(self.receivers.of(&groups).filter(|receiver| *receiver != namespace));
+                }
+                if !self.gap {
+                    self.receivers.remove(namespace);
+                    self.pins.remove(namespace);
+                }
+            }
+            Reading::Unknown => {
+                self.suspected.remove(&namespace);
+                self.gap = true;
+                self.coverage.lower(GapCause::NamespaceUnread, 1, Reach::Everybody);
+            }
+        }
+    }
+
+    /// The pins as they are known.
+    #[must_use]
+    pub fn pins(&self) -> &PinSet {
+        &self.pins
+    }
+
+    /// The claim: that of the baseline, lowered by what was missed since.
+    #[must_use]
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    /// Whether a baseline is needed before the set can free anything.
+    #[must_use]
+    pub fn has_gap(&self) -> bool {
+        self.gap
+    }
+}
+
+/// Peer groups through which what differs between two tables could have reached other namespaces: those of the mounts
+/// that differ, and those of the mounts they are mounted on. None when nothing differs.
+fn changed_groups(old: &[Mount], new: &[Mount]) -> Option<BTreeSet<u64>> {
+    let (in_old, in_new): (HashSet<&Mount>, HashSet<&Mount>) = (old.iter().collect(), new.iter().collect());
+    let mut groups: Option<BTreeSet<u64>> = None;
+    let mut involve = |mount: &Mount, table: &[Mount]| {
+        let groups = groups.get_or_insert_default();
+        groups.insert(mount.peer_group);
+        groups.extend(table.iter().filter(|other| other.id == mount.parent).map(|parent| parent.peer_group));
+    };
+    for mount in in_old.difference(&in_new) {
+        involve(mount, old);
+    }
+    for mount in in_new.difference(&in_old) {
+        involve(mount, new);
+    }
+    groups
+}
+
+/// Puts what `known` holds and `pins` does not into `pins`.
+fn keep_all(pins: &mut NamespacePins, known: Option<&NamespacePins>) {
+    let Some(known) = known else { return };
+    let found: HashSet<Mount> = pins.table.mounts.iter().cloned().collect();
+    pins.table.mounts.extend(known.table.mounts.iter().filter(|mount| !found.contains(*mount)).cloned());
+    for layer in &known.table.layers {
+        if !pins.table.layers.contains(layer) {
+            pins.table.layers.push(layer.clone());
+        }
+    }
+}
+
+/// Which namespaces receive from a peer group: those with a peer in it or a slave of it.
+#[derive(Clone, Debug, Default)]
+struct Receivers {
+    by_group: HashMap<u64, BTreeSet<NamespaceId>>,
+    by_namespace: HashMap<NamespaceId, BTreeSet<u64>>,
+}
+
+impl Receivers {
+    fn add(&mut self, namespace: NamespaceId, mounts: &[Mount]) {
+        let groups: BTreeSet<u64> =
+            mounts.iter().flat_map(|mount| [mount.peer_group, mount.master]).filter(|group| *group != 0).collect();
+        for group in &groups {
+            self.by_group.entry(*group).or_default().insert(namespace);
+        }
+        self.by_namespace.insert(namespace, groups);
+    }
+
+    fn remove(&mut self, namespace: NamespaceId) {
+        for group in self.by_namespace.remove(&namespace).unwrap_or_default() {
+            if let Some(namespaces) = self.by_group.get_mut(&group) {
+                namespaces.remove(&namespace);
+                if namespaces.is_empty() {
+                    self.by_group.remove(&group);
+                }
+            }
+        }
+    }
+
+    fn groups(&self) -> BTreeSet<u64> {
+        self.by_group.keys().copied().collect()
+    }
+
+    fn of<'a>(&'a self, groups: &'a BTreeSet<u64>) -> impl Iterator<Item = NamespaceId> + 'a {
+        groups.iter().filter_map(|group| self.by_group.get(group)).flatten().copied()
+    }
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

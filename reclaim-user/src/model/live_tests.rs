@@ -1,0 +1,293 @@
+use super::*;
+use crate::model::coverage::Identities;
+use crate::model::id::{Device, MountId};
+use crate::model::mount::MountTable;
+use proptest::prelude::*;
+
+const DEVICE: Device = Device { major: 0, minor: 42 };
+
+fn identities() -> Identities {
+    Identities { overflow: 65_534, subordinate: BTreeMap::new() }
+}
+
+fn event(hook: Hook, namespace: u64) -> Event {
+    let namespace = Some(u32::try_from(namespace).expect("the tests use small numbers"));
+    Event { sequence: 1, time_ns: 0, result: 0, namespace, hook, process: 1, thread: 1 }
+}
+
+/// A small kernel: namespaces, mounts, and the propagation of binds and unmounts between peers and to slaves.
+#[derive(Clone, Default)]
+struct World {
+    namespaces: BTreeMap<u64, Vec<Mount>>,
+    next_mount: u64,
+    next_group: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Bind { namespace: usize, parent: usize, entry: u8 },
+    Umount { namespace: usize, mount: usize },
+    Share { namespace: usize, mount: usize },
+    Unshare { namespace: usize, slave: bool },
+    Exit { namespace: usize },
+    Consult,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let any = || 0..64_usize;
+    prop_oneof![
+        4 => (any(), any(), 0..6_u8).prop_map(|(namespace, parent, entry)| Op::Bind { namespace, parent, entry }),
+        3 => (any(), any()).prop_map(|(namespace, mount)| Op::Umount { namespace, mount }),
+        2 => (any(), any()).prop_map(|(namespace, mount)| Op::Share { namespace, mount }),
+        2 => (any(), prop::bool::ANY).prop_map(|(namespace, slave)| Op::Unshare { namespace, slave }),
+        1 => any().prop_map(|namespace| Op::Exit { namespace }),
+        2 => Just(Op::Consult),
+    ]
+}
+
+impl World {
+    fn start() -> Self {
+        let mut world = Self { next_group: 1, ..Self::default() };
+        let top = world.mount(0, b"/", b"/");
+        world.namespaces.insert(1, vec![top]);
+        world
+    }
+
+    fn mount(&mut self, parent: u64, root: &[u8], point: &[u8]) -> Mount {
+        self.next_mount += 1;
+        Mount {
+            id: MountId(self.next_mount),
+            parent: MountId(parent),
+            device: DEVICE,
+            root: root.into(),
+            root_deleted: false,
+            point: Some(point.into()),
+            peer_group: 0,
+            master: 0,
+        }
+    }
+
+    fn pick(&self, at: usize) -> u64 {
+        *self.namespaces.keys().nth(at % self.namespaces.len()).expect("the first namespace never exits")
+    }
+
+    /// Every mount that receives what happens on a mount of this group, as (namespace, mount id).
+    fn receivers(&self, group: u64) -> Vec<(u64, u64)> {
+        let (mut seen, mut groups, mut found) = (BTreeSet::new(), vec![group], Vec::new());
+        while let Some(group) = groups.pop() {
+            if group == 0 || !seen.insert(group) {
+                continue;
+            }
+            for (namespace, mounts) in &self.namespaces {
+                for mount in mounts.iter().filter(|mount| mount.peer_group == group || mount.master == group) {
+                    found.push((*namespace, mount.id.0));
+                    groups.push(mount.peer_group);
+                }
+            }
+        }
+        found
+    }
+
+    /// Applies one operation; returns the event that the kernel would send.
+    fn apply(&mut self, op: &Op) -> Option<Event> {
+        match *op {
+            Op::Consult => None,
+            Op::Bind { namespace, parent, entry } => {
+                let namespace = self.pick(namespace);
+                let on = self.namespaces[&namespace][parent % self.namespaces[&namespace].len()].clone();
+                let mut places = self.receivers(on.peer_group);
+                if on.peer_group == 0 {
+                    places.push((namespace, on.id.0));
+                }
+                for (receiver, parent) in places {
+                    let root = format!("/run/root/e{entry}");
+                    let copy = self.mount(parent, root.as_bytes(), format!("/m{entry}").as_bytes());
+                    self.namespaces.get_mut(&receiver)?.push(copy);
+                }
+                Some(event(Hook::Mount, namespace))
+            }
+            Op::Umount { namespace, mount } => {
+                let namespace = self.pick(namespace);
+                let mounts = &self.namespaces[&namespace];
+                let gone = mounts[mount % mounts.len()].clone();
+                if gone.parent.0 == 0 || mounts.iter().any(|other| other.parent == gone.id) {
+                    return None;
+                }
+                let parent = mounts.iter().find(|other| other.id == gone.parent)?.clone();
+                let receivers = self.receivers(parent.peer_group);
+                for (receiver, on) in receivers {
+                    let mounts = self.namespaces.get_mut(&receiver)?;
+                    let busy: BTreeSet<MountId> = mounts.iter().map(|mount| mount.parent).collect();
+                    mounts.retain(|m| m.parent.0 != on || m.root != gone.root || busy.contains(&m.id));
+                }
+                self.namespaces.get_mut(&namespace)?.retain(|mount| mount.id != gone.id);
+                Some(event(Hook::Umount, namespace))
+            }
+            Op::Share { namespace, mount } => {
+                let namespace = self.pick(namespace);
+                let group = self.next_group;
+                self.next_group += 1;
+                let mounts = self.namespaces.get_mut(&namespace)?;
+                let at = mount % mounts.len();
+                mounts[at].peer_group = if mounts[at].peer_group == 0 { group } else { 0 };
+                Some(event(Hook::Mount, namespace))
+            }
+            Op::Unshare { namespace, slave } => {
+                let mut copy = self.namespaces[&self.pick(namespace)].clone();
+                let fresh: HashMap<MountId, MountId> =
+                    copy.iter().map(|mount| (mount.id, MountId(mount.id.0 + self.next_mount))).collect();
+                self.next_mount *= 2;
+                for mount in &mut copy {
+                    mount.id = fresh[&mount.id];
+                    mount.parent = fresh.get(&mount.parent).copied().unwrap_or(MountId(0));
+                    if slave {
+                        mount.master = std::mem::take(&mut mount.peer_group);
+                    }
+                }
+                let namespace = self.namespaces.keys().last()? + 1;
+                self.namespaces.insert(namespace, copy);
+                Some(event(Hook::Unshare, namespace))
+            }
+            Op::Exit { namespace } => {
+                let namespace = self.pick(namespace);
+                if namespace == 1 {
+                    return None;
+                }
+                self.namespaces.remove(&namespace);
+                Some(event(Hook::Exit, namespace))
+            }
+        }
+    }
+
+    fn table(&self, namespace: u64) -> Option<NamespacePins> {
+        let mounts = self.namespaces.get(&namespace)?.clone();
+        Some(NamespacePins { table: MountTable { mounts, layers: vec![] }, tasks: vec![] })
+    }
+
+    fn scan(&self) -> LiveSet {
+        let tables = self.namespaces.keys().filter_map(|n| Some((NamespaceId(*n), self.table(*n)?))).collect();
+        LiveSet::baseline([Location::of(DEVICE, *b"/run/root")], tables, Coverage::full(identities()))
+    }
+
+    fn refresh(&self, live: &mut LiveSet) {
+        loop {
+            for namespace in live.take_due() {
+                live.read(namespace, self.table(namespace.0).map_or(Reading::Gone, Reading::Table));
+            }
+            if !live.is_due() {
+                break;
+            }
+        }
+    }
+}
+
+fn snapshot(live: &LiveSet) -> BTreeMap<NamespaceId, BTreeSet<(u64, Box<[u8]>)>> {
+    let of = |pins: &NamespacePins| pins.table.mounts.iter().map(|m| (m.id.0, m.root.clone())).collect();
+    live.pins().namespaces().map(|(namespace, pins)| (namespace, of(pins))).collect()
+}
+
+proptest! {
+    #[test]
+    fn events_and_readings_equal_a_scan_of_the_final_state(ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::start();
+        let mut live = world.scan();
+        for op in &ops {
+            if let Some(event) = world.apply(op) {
+                live.note(&event);
+            }
+            if matches!(op, Op::Consult) {
+                world.refresh(&mut live);
+                prop_assert_eq!(snapshot(&live), snapshot(&world.scan()));
+            }
+        }
+        world.refresh(&mut live);
+        prop_assert_eq!(snapshot(&live), snapshot(&world.scan()));
+        let scan = world.scan();
+        prop_assert_eq!(live.pins().entries(0), scan.pins().entries(0));
+        prop_assert!(live.coverage().complete());
+    }
+
+    #[test]
+    fn after_a_loss_nothing_is_freed_until_the_next_baseline(
+        before in prop::collection::vec(op(), 1..30),
+        after in prop::collection::vec(op(), 1..30),
+    ) {
+        let mut world = World::start();
+        for op in &before {
+            world.apply(op);
+        }
+        let mut live = world.scan();
+        let pinned: Vec<Vec<u8>> = live.pins().entries(0).into_iter().map(<[u8]>::to_vec).collect();
+        live.lost(1);
+        for op in &after {
+            if let Some(event) = world.apply(op) {
+                live.note(&event);
+            }
+            world.refresh(&mut live);
+            for entry in &pinned {
+                prop_assert!(live.pins().is_pinned(0, entry));
+            }
+        }
+        prop_assert!(!live.coverage().covered(1000));
+    }
+}
+
+#[test]
+fn a_bind_in_one_namespace_is_read_in_its_peers_and_in_nobody_else() {
+    let mut world = World::start();
+    world.apply(&Op::Share { namespace: 0, mount: 0 });
+    world.apply(&Op::Unshare { namespace: 0, slave: true });
+    world.apply(&Op::Unshare { namespace: 0, slave: false });
+    let unrelated = world.mount(0, b"/", b"/");
+    world.namespaces.insert(9, vec![unrelated]);
+    let mut live = world.scan();
+    let event = world.apply(&Op::Bind { namespace: 0, parent: 0, entry: 1 }).expect("a bind sends an event");
+    live.note(&event);
+    assert_eq!(live.take_due(), [NamespaceId(1)]);
+    live.read(NamespaceId(1), Reading::Table(world.table(1).expect("it is alive")));
+    assert_eq!(live.take_due(), [NamespaceId(2), NamespaceId(3)]);
+}
+
+#[test]
+fn an_event_without_a_namespace_is_a_gap() {
+    let mut live = World::start().scan();
+    live.note(&Event { namespace: None, ..event(Hook::Mount, 1) });
+    assert!(live.has_gap() && !live.coverage().covered(0));
+}
+
+#[test]
+fn a_namespace_that_cannot_be_read_keeps_its_pins_and_lowers_the_claim() {
+    let mut world = World::start();
+    world.apply(&Op::Bind { namespace: 0, parent: 0, entry: 1 });
+    let mut live = world.scan();
+    live.read(NamespaceId(1), Reading::Unknown);
+    assert!(live.pins().is_pinned(0, b"e1"));
+    assert!(!live.coverage().covered(1000));
+}
+
+#[test]
+fn a_whole_listing_takes_out_what_it_lacks_and_a_partial_one_does_not() {
+    let mut world = World::start();
+    world.apply(&Op::Unshare { namespace: 0, slave: true });
+    let mut live = world.scan();
+    live.exist(&BTreeSet::from([NamespaceId(1), NamespaceId(7)]), false);
+    assert!(live.pins().namespace(NamespaceId(2)).is_some());
+    assert_eq!(live.take_due(), [NamespaceId(7)]);
+    live.exist(&BTreeSet::from([NamespaceId(1)]), true);
+    assert!(live.pins().namespace(NamespaceId(2)).is_none());
+}
+
+#[test]
+fn a_suspected_namespace_is_looked_at_until_it_is_gone_or_believed() {
+    let mut world = World::start();
+    world.apply(&Op::Unshare { namespace: 0, slave: true });
+    let mut live = world.scan();
+    live.note(&event(Hook::Exit, 2));
+    let mut looks = 0;
+    while live.take_due() == [NamespaceId(2)] {
+        live.read(NamespaceId(2), Reading::Table(world.table(2).expect("a descriptor keeps it")));
+        looks += 1;
+    }
+    assert_eq!(looks, LOOKS);
+    assert!(live.pins().namespace(NamespaceId(2)).is_some());
+}

@@ -1,0 +1,194 @@
+//! The control socket's language: one JSON request a line, one JSON answer a line.
+
+use crate::evidence::asked;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// Longest request.
+pub const LONGEST: usize = 1 << 20;
+
+/// Who is at the other end of a connection, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// User id.
+    pub uid: u32,
+}
+
+impl Peer {
+    /// Whether the peer may do everything.
+    #[must_use]
+    pub fn is_root(self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// A path in a request: text, or `{"hex": "…"}` for bytes that are not.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum PathArgument {
+    /// Text.
+    Text(String),
+    /// Bytes in hexadecimal.
+    Hex {
+        /// The digits.
+        hex: String,
+    },
+}
+
+impl PathArgument {
+    /// The path that is meant.
+    ///
+    /// # Errors
+    /// A sentence when it is not an absolute path.
+    pub fn path(&self) -> Result<PathBuf, String> {
+        let bytes = match self {
+            Self::Text(text) => text.clone().into_bytes(),
+            Self::Hex { hex } => unhex(hex).ok_or_else(|| format!("`{hex}` is not hexadecimal"))?,
+        };
+        match bytes.as_slice() {
+            [b'/', ..] if !bytes.contains(&0) => Ok(asked::path_of(&bytes)),
+            _ => Err(format!("`{}` is not an absolute path", String::from_utf8_lossy(&bytes).escape_debug())),
+        }
+    }
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// The decision on each path.
+    Query {
+        /// The paths.
+        paths: Vec<PathArgument>,
+    },
+    /// Who pins each path.
+    Who {
+        /// The paths.
+        paths: Vec<PathArgument>,
+    },
+    /// The pins on the entries of all roots, or of one.
+    Pins {
+        /// Name of the root.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        root: Option<String>,
+    },
+    /// The service itself.
+    Status {},
+    /// One pass.
+    Sweep {
+        /// Names of the roots; all when empty.
+        #[serde(default)]
+        roots: Vec<String>,
+        /// Change nothing.
+        #[serde(default)]
+        dry_run: bool,
+        /// Answer with one object for each entry, too.
+        #[serde(default)]
+        entries: bool,
+    },
+}
+
+/// Operations that are named in the contract and belong to later work.
+const LATER: [&str; 3] = ["purge", "keep", "unkeep"];
+
+/// Reads one request.
+///
+/// # Errors
+/// A sentence for the peer.
+pub fn parse(line: &[u8]) -> Result<Request, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|error| format!("the request is not JSON: {error}"))?;
+    let Some(op) = value.get("op").and_then(Value::as_str).map(str::to_owned) else {
+        return Err("the request is not an object with the text `op`".to_owned());
+    };
+    if LATER.contains(&op.as_str()) {
+        return Err(format!("`{op}` is not supported by this version"));
+    }
+    serde_json::from_value(value).map_err(|error| format!("the request `{}` is wrong: {error}", op.escape_debug()))
+}
+
+/// An answer that says what went wrong.
+#[must_use]
+pub fn error(message: &str) -> String {
+    serde_json::json!({ "error": message }).to_string()
+}
+
+/// An answer with one object for each thing asked for.
+///
+/// # Panics
+/// Never: the reports hold only what JSON can hold.
+#[must_use]
+pub fn results(results: &[Value]) -> String {
+    serde_json::json!({ "results": results }).to_string()
+}
+
+/// What stands in an answer for a path of which nothing can be said.
+#[must_use]
+pub fn path_error(path: &PathArgument, message: &str) -> Value {
+    serde_json::json!({ "type": "error", "path": path, "error": message })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_are_read_and_written_the_same() {
+        for line in [
+            r#"{"op":"query","paths":["/a",{"hex":"2fff"}]}"#,
+            r#"{"op":"who","paths":[]}"#,
+            r#"{"op":"pins"}"#,
+            r#"{"op":"status"}"#,
+            r#"{"op":"sweep","roots":["x"],"dry_run":true,"entries":false}"#,
+        ] {
+            let request = parse(line.as_bytes()).expect(line);
+            let written = serde_json::to_string(&request).expect("json");
+            assert_eq!(parse(written.as_bytes()), Ok(request));
+        }
+        assert_eq!(parse(br#"{"op":"sweep"}"#), Ok(Request::Sweep { roots: vec![], dry_run: false, entries: false }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (line, part) in [
+            (&b"garbage"[..], "not JSON"),
+            (b"", "not JSON"),
+            (b"[1]", "`op`"),
+            (b"{\"op\":1}", "`op`"),
+            (b"{\"op\":\"fly\"}", "`fly`"),
+            (b"{\"op\":\"query\"}", "paths"),
+            (b"{\"op\":\"query\",\"paths\":[],\"x\":1}", "x"),
+            (b"{\"op\":\"purge\",\"id\":\"x\"}", "not supported by this version"),
+            (b"\xff\xfe", "not JSON"),
+        ] {
+            let message = parse(line).expect_err("must be refused");
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn only_absolute_paths_mean_something() {
+        let hex = |hex: &str| PathArgument::Hex { hex: hex.to_owned() }.path();
+        assert_eq!(hex("2fff"), Ok(asked::path_of(b"/\xff")));
+        for bad in ["2f0", "zz", "2f00", "61"] {
+            assert!(hex(bad).is_err(), "{bad}");
+        }
+        assert!(PathArgument::Text("a/b".to_owned()).path().is_err());
+        assert!(PathArgument::Text(String::new()).path().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_reader(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _either = parse(&line);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Where the configured roots are, and a pass over one of them.
+
+use crate::config::{ConfigError, RootConfig};
+use crate::error::Error;
+use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice};
+use crate::model::entry::EntryReport;
+use crate::model::id::Location;
+use crate::model::report::{Name, PassSummary};
+use crate::removal::{self, EntryEvent, PassEvent, PassOptions, RemovalError, RootState};
+use nix::errno::Errno;
+use std::collections::BTreeMap;
+
+/// A root and where it is now.
+#[derive(Debug)]
+pub struct Placed {
+    /// As configured.
+    pub config: RootConfig,
+    /// Where it is; none when it does not exist.
+    pub location: Option<Location>,
+    /// Why it cannot be used now.
+    pub fault: Option<RemovalError>,
+}
+
+/// The roots in the order of the configuration.
+#[derive(Debug)]
+pub struct Roots(Vec<Placed>);
+
+impl Roots {
+    /// Looks at every root.
+    #[must_use]
+    pub fn place(roots: &[RootConfig]) -> Self {
+        let placed = roots.iter().map(|config| {
+            let (location, fault) = match removal::locate(&config.path) {
+                Ok(location) => (Some(location), None),
+                Err(RemovalError::Call { source: Errno::ENOENT, .. }) => (None, None),
+                Err(fault) => (None, Some(fault)),
+            };
+            Placed { config: config.clone(), location, fault }
+        });
+        Self(placed.collect())
+    }
+
+    /// The first fault, and overlaps that show only in the file systems themselves.
+    ///
+    /// # Errors
+    /// When a root cannot be used, or two of them are the same place.
+    pub fn check(&mut self) -> Result<(), Error> {
+        for placed in &mut self.0 {
+            if let Some(source) = placed.fault.take() {
+                return Err(Error::Removal { root: placed.config.name.clone(), source });
+            }
+        }
+        for (index, inner) in self.0.iter().enumerate() {
+            for (_, outer) in self.0.iter().enumerate().filter(|(other, _)| *other != index) {
+                if let (Some(inside), Some(around)) = (&inner.location, &outer.location)
+                    && around.rest(inside).is_some()
+                {
+                    return Err(Error::Config(ConfigError::Root {
+                        name: inner.config.name.clone(),
+                        path: inner.config.path.clone(),
+                        what: format!("is or lies inside the root `{}`, through another mount", outer.config.name),
+                        remedy: "roots must not overlap: keep one of the two".to_owned(),
+                    }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The places that evidence watches. A root that does not exist is not among them.
+    #[must_use]
+    pub fn watch(&self) -> Vec<Location> {
+        self.0.iter().filter_map(|placed| placed.location.clone()).collect()
+    }
+
+    /// An engine that watches them.
+    ///
+    /// # Errors
+    /// When no evidence can be taken.
+    pub fn engine(&self, evidence: EvidenceChoice) -> Result<Engine, Error> {
+        Ok(Engine::open(EngineOptions { evidence, watch: self.watch() })?)
+    }
+
+    /// Names of the roots that can be found, in the order of their index in evidence.
+    #[must_use]
+    pub fn watched(&self) -> Vec<String> {
+        let found = self.0.iter().filter(|placed| placed.location.is_some());
+        found.map(|placed| placed.config.name.clone()).collect()
+    }
+
+    /// The roots in the order of the configuration.
+    #[must_use]
+    pub fn all(&self) -> &[Placed] {
+        &self.0
+    }
+
+    /// One pass over the root at this place of the configuration. A root that does not exist is an empty one.
+    ///
+    /// # Errors
+    /// When the pass could not be made.
+    pub fn pass(
+        &mut self,
+        at: usize,
+        engine: &mut Engine,
+        state: &mut RootState,
+        options: &PassOptions,
+        on: &mut dyn FnMut(PassEvent),
+        between: &mut dyn FnMut(&mut Engine),
+    ) -> Result<PassSummary, Error> {
+        let index = self.0[..at].iter().filter(|placed| placed.location.is_some()).count();
+        let Placed { config, location, fault } = &mut self.0[at];
+        let failed = |source| Error::Removal { root: config.name.clone(), source };
+        if let Some(fault) = fault.take() {
+            return Err(failed(fault));
+        }
+        match location {
+            Some(location) => {
+                removal::pass(config, index, location, engine, options, state, on, between).map_err(failed)
+            }
+            None => {
+                on(PassEvent::Note(format!("{} does not exist, so there is nothing to do", config.path.display())));
+                Ok(nothing(&config.name, options.dry_run, engine.status()))
+            }
+        }
+    }
+}
+
+/// Checks the names of roots that somebody asked for.
+///
+/// # Errors
+/// When one of them is not configured.
+pub fn known(roots: &[RootConfig], names: &[String]) -> Result<(), ConfigError> {
+    match names.iter().find(|name| !roots.iter().any(|root| root.name == **name)) {
+        None => Ok(()),
+        Some(name) => {
+            let known: Vec<&str> = roots.iter().map(|root| root.name.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Err(ConfigError::UnknownRoot { name: name.clone(), known })
+        }
+    }
+}
+
+fn nothing(root: &str, dry_run: bool, status: EngineStatus) -> PassSummary {
+    PassSummary {
+        root: root.to_owned(),
+        evidence: status.producer,
+        complete: status.complete,
+        covered: status.complete,
+        gaps: status.gaps,
+        listed: 0,
+        candidates: 0,
+        kept: BTreeMap::new(),
+        removed: 0,
+        restored: 0,
+        condemned: 0,
+        truncated: false,
+        dry_run,
+        elapsed_ms: 0,
+    }
+}
+
+/// An entry as reports have it.
+#[must_use]
+pub fn report(root: &str, event: EntryEvent) -> EntryReport {
+    let EntryEvent { name, verdict, reason, pins, detail } = event;
+    let name = Name(name);
+    EntryReport {
+        root: root.to_owned(),
+        name_hex: name.hex(),
+        name,
+        verdict,
+        reason,
+        pins: pins.iter().map(Into::into).collect(),
+        detail,
+    }
+}

@@ -1,0 +1,335 @@
+//! The thread that owns the engine, the live set and the passes. Everything that changes state happens here, one thing
+//! at a time; questions are answered between the steps of a pass.
+
+use super::desk::{self, Desk};
+use super::message::{Event, Message};
+use super::protocol::{self, Peer, Request};
+use super::roots::{self, Roots};
+use crate::config::{Loaded, RootConfig};
+use crate::error::{Error, chain};
+use crate::evidence::engine::{Engine, EvidenceChoice};
+use crate::model::report::PassSummary;
+use crate::removal::{PassEvent, PassOptions, RootState};
+use crate::render::output::Output;
+use crate::render::pass as text;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::Value;
+use std::collections::{HashMap, VecDeque};
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// After the ring was drained it is left alone for this long, in milliseconds: a storm of events then costs one wake-up
+/// for many. The ring holds far more than can arrive in that time.
+const BREATH: u16 = 5;
+/// After a drain that failed, in milliseconds.
+const LONG_BREATH: u16 = 1_000;
+/// Entries that one answer to a sweep holds at most. A peer that reads them slowly must not fill the memory.
+const MOST_ENTRIES: usize = 100_000;
+
+/// What the thread is given.
+pub(super) struct Setup {
+    pub(super) loaded: Loaded,
+    pub(super) evidence: EvidenceChoice,
+    pub(super) per_entry: bool,
+    pub(super) output: Output,
+    pub(super) inbox: Receiver<Message>,
+    pub(super) waker: UnixStream,
+    pub(super) events: UnboundedSender<Event>,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+/// When no evidence can be taken at the start, or standard output is gone.
+pub(super) fn run(setup: Setup) -> Result<(), Error> {
+    let Setup { loaded, evidence, per_entry, output, inbox, waker, events, stop } = setup;
+    let mut roots = Roots::place(&loaded.config.roots);
+    roots.check()?;
+    let engine = roots.engine(evidence)?;
+    let mut worker = Worker {
+        engine,
+        post: Post { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop },
+        roots,
+        loaded,
+        states: HashMap::new(),
+        per_entry,
+        output,
+        events,
+    };
+    worker.know_roots();
+    worker.tell(Event::Ready);
+    worker.serve()
+}
+
+struct Worker {
+    engine: Engine,
+    post: Post,
+    roots: Roots,
+    loaded: Loaded,
+    states: HashMap<String, RootState>,
+    per_entry: bool,
+    output: Output,
+    events: UnboundedSender<Event>,
+}
+
+/// The inbox, and what can be answered from it at any time.
+struct Post {
+    inbox: Receiver<Message>,
+    waker: UnixStream,
+    put_off: VecDeque<Message>,
+    desk: Desk,
+    stop: Arc<AtomicBool>,
+}
+
+impl Post {
+    /// Answers every question that has come. What changes something waits for its turn.
+    fn attend(&mut self, engine: &mut Engine) {
+        // The wake-ups are taken before the messages: one that comes in between is seen at once or wakes again.
+        let mut wakes = [0; 256];
+        while matches!(self.waker.read(&mut wakes), Ok(count) if count == wakes.len()) {}
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Message::Ask { peer, request, answer }) if !matches!(request, Request::Sweep { .. }) => {
+                    // Whoever has hung up needs no answer.
+                    let _gone = answer.send(self.desk.answer(engine, peer, &request));
+                }
+                Ok(Message::Metrics(answer)) => {
+                    let _gone = answer.send(desk::metrics(&self.desk.status(engine)));
+                }
+                Ok(Message::Stop) => self.stop.store(true, Ordering::Relaxed),
+                Ok(other) => self.put_off.push_back(other),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.stop.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// What a sweep leaves to tell.
+#[derive(Default)]
+struct Told {
+    results: Vec<Value>,
+    entries: usize,
+}
+
+impl Worker {
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut ring_rests = 0;
+        loop {
+            self.post.attend(&mut self.engine);
+            if self.post.stopping() {
+                return Ok(());
+            }
+            match self.post.put_off.pop_front() {
+                Some(message) => self.act(message)?,
+                None => ring_rests = self.wait(ring_rests),
+            }
+        }
+    }
+
+    /// Waits for a message or for the ring, and drains the ring. Gives for how long the ring is to be left alone then.
+    fn wait(&mut self, ring_rests: u16) -> u16 {
+        let ring = self.engine.poll_fd();
+        let mut waits = vec![PollFd::new(self.post.waker.as_fd(), PollFlags::POLLIN)];
+        let timeout = match (ring, ring_rests) {
+            (Some(_), rest @ 1..) => PollTimeout::from(rest),
+            (Some(ring), 0) => {
+                waits.push(PollFd::new(ring, PollFlags::POLLIN));
+                PollTimeout::NONE
+            }
+            (None, _) => PollTimeout::NONE,
+        };
+        // A failed wait is an interrupted one: the inbox is looked at again in any case.
+        let _interrupted = poll(&mut waits, timeout);
+        let ready = waits.get(1).and_then(PollFd::any).unwrap_or(false);
+        drop(waits);
+        if !ready {
+            return 0;
+        }
+        match self.engine.drain() {
+            Ok(()) => BREATH,
+            Err(error) => {
+                tracing::warn!("cannot read events: {}", chain(&error));
+                LONG_BREATH
+            }
+        }
+    }
+
+    fn act(&mut self, message: Message) -> Result<(), Error> {
+        match message {
+            Message::Pass(every) => {
+                self.post.desk.next_pass = Some(Instant::now() + every);
+                self.prepare();
+                let names = self.names(&[]);
+                self.sweep(&names, false, None)
+            }
+            Message::Ask { peer, request: Request::Sweep { roots, dry_run, entries }, answer } => {
+                let mut told = Told::default();
+                let line = match self.may_sweep(peer, &roots) {
+                    Err(refusal) => protocol::error(&refusal),
+                    Ok(()) => {
+                        self.prepare();
+                        let names = self.names(&roots);
+                        self.sweep(&names, dry_run, Some((&mut told, entries)))?;
+                        protocol::results(&told.results)
+                    }
+                };
+                let _gone = answer.send(line);
+                Ok(())
+            }
+            Message::Reload(loaded) => {
+                self.reload(*loaded);
+                Ok(())
+            }
+            Message::Ask { .. } | Message::Metrics(_) | Message::Stop => Ok(()),
+        }
+    }
+
+    fn may_sweep(&self, peer: Peer, names: &[String]) -> Result<(), String> {
+        if !peer.is_root() {
+            return Err("only root may sweep".to_owned());
+        }
+        roots::known(&self.loaded.config.roots, names).map_err(|error| error.to_string())
+    }
+
+    /// The places of the named roots in the configuration; all when none is named.
+    fn names(&self, names: &[String]) -> Vec<usize> {
+        let all = self.roots.all().iter().enumerate();
+        all.filter(|(_, placed)| names.is_empty() || names.contains(&placed.config.name)).map(|(at, _)| at).collect()
+    }
+
+    /// Looks again where the roots are: one may have come, gone or moved.
+    fn prepare(&mut self) {
+        let roots = Roots::place(&self.loaded.config.roots);
+        self.engine.watch(roots.watch());
+        self.roots = roots;
+        self.know_roots();
+    }
+
+    fn know_roots(&mut self) {
+        self.post.desk.watched = self.roots.watched();
+        self.post.desk.roots = self.loaded.config.roots.iter().map(|root| root.name.clone()).collect();
+    }
+
+    fn reload(&mut self, loaded: Loaded) {
+        let mut roots = Roots::place(&loaded.config.roots);
+        match roots.check() {
+            Ok(()) => {
+                let config = &loaded.config.roots;
+                let known = |name: &String| config.iter().any(|root: &RootConfig| root.name == *name);
+                self.states.retain(|name, _| known(name));
+                self.post.desk.passes.retain(|name, _| known(name));
+                self.post.desk.faults.retain(|name, _| known(name));
+                self.engine.watch(roots.watch());
+                (self.roots, self.loaded) = (roots, loaded);
+                self.know_roots();
+                self.tell(Event::Reloaded);
+            }
+            Err(error) => {
+                tracing::error!("the configuration is refused and the old one stays in use: {}", chain(&error))
+            }
+        }
+    }
+
+    /// Passes over some roots, one after another. A pass that fails is told and does not stop the next.
+    fn sweep(&mut self, places: &[usize], dry_run: bool, mut told: Option<(&mut Told, bool)>) -> Result<(), Error> {
+        for at in places {
+            if self.post.stopping() {
+                break;
+            }
+            let name = self.roots.all()[*at].config.name.clone();
+            self.post.desk.sweeping = Some(name.clone());
+            let pass = self.pass(*at, &name, dry_run, told.as_mut().map(|(told, entries)| (&mut **told, *entries)));
+            self.post.desk.sweeping = None;
+            match pass {
+                Ok(summary) => {
+                    self.post.desk.note(&name, Ok(&summary));
+                    self.output.object(&summary)?;
+                    self.output.line(&text::line(&summary))?;
+                    if let Some((told, _)) = &mut told {
+                        told.results.push(desk::json(&summary));
+                    }
+                }
+                Err(error @ Error::Output(_)) => return Err(error),
+                Err(error) => {
+                    let said = chain(&error);
+                    self.post.desk.note(&name, Err(&said));
+                    tracing::error!("{said}");
+                    if let Some((told, _)) = &mut told {
+                        let object = serde_json::json!({
+                            "type": "error", "root": name, "error": said, "code": error.code()
+                        });
+                        told.results.push(object);
+                    }
+                }
+            }
+            self.output.flush()?;
+        }
+        Ok(())
+    }
+
+    fn pass(
+        &mut self,
+        at: usize,
+        name: &str,
+        dry_run: bool,
+        mut told: Option<(&mut Told, bool)>,
+    ) -> Result<PassSummary, Error> {
+        let Self { engine, post, roots, loaded, states, per_entry, output, .. } = self;
+        let wants_entries = told.as_ref().is_some_and(|(_, entries)| *entries);
+        let options = PassOptions {
+            budget: loaded.config.service.budget,
+            dry_run,
+            per_entry: *per_entry || wants_entries,
+            stop: Some(Arc::clone(&post.stop)),
+            ..PassOptions::default()
+        };
+        let state = states.entry(name.to_owned()).or_default();
+        let mut written = Ok(());
+        let mut on = |event| match event {
+            PassEvent::Entry(entry) => {
+                let entry = roots::report(name, entry);
+                if *per_entry && written.is_ok() {
+                    written = output.object(&entry).and_then(|()| output.line(&text::line(&entry)));
+                }
+                if let Some((told, true)) = &mut told {
+                    told.entries += 1;
+                    if told.entries <= MOST_ENTRIES {
+                        told.results.push(desk::json(&entry));
+                    }
+                }
+            }
+            PassEvent::Note(note) => tracing::warn!("{name}: {note}"),
+            PassEvent::Progress { .. } => {}
+        };
+        let mut between = |engine: &mut Engine| post.attend(engine);
+        let summary = roots.pass(at, engine, state, &options, &mut on, &mut between);
+        if let Some((told, true)) = &mut told
+            && told.entries > MOST_ENTRIES
+        {
+            let left = told.entries - MOST_ENTRIES;
+            told.results.push(serde_json::json!({ "type": "left-off", "root": name, "entries": left }));
+        }
+        written?;
+        summary
+    }
+
+    fn tell(&self, event: Event) {
+        // The loop has ended only where this thread is about to.
+        let _gone = self.events.send(event);
+    }
+}
