@@ -128,9 +128,8 @@ impl Resolved {
 /// Whether a look-up on a file system of this type may wait for a server or for another process. Whoever runs that
 /// process must not be able to hold reclaim up.
 pub(crate) fn may_stall(fs_type: &[u8]) -> bool {
-    const TYPES: [&[u8]; 12] = [
-        b"fuse", b"fuseblk", b"nfs", b"nfs4", b"cifs", b"smb3", b"9p", b"ceph", b"afs", b"autofs", b"coda", b"lustre",
-    ];
+    const TYPES: [&[u8]; 12] =
+        [b"fuse", b"fuseblk", b"nfs", b"nfs4", b"cifs", b"smb3", b"9p", b"ceph", b"afs", b"autofs", b"coda", b"lustre"];
     TYPES.contains(&fs_type) || fs_type.starts_with(b"fuse.")
 }
 

@@ -1,9 +1,9 @@
 //! Scans say what they did not see (case 15).
 
+use super::support::{Scene, WAYS, scan};
 use nix::mount::{MsFlags, mount};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner, identities};
 use reclaim_user::model::coverage::GapCause;
-use super::support::{Scene, WAYS, scan};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -87,7 +87,8 @@ fn a_scan_leaves_no_descriptor_and_nobody_elsewhere() {
     scanner.scan().unwrap();
     assert_eq!(std::fs::read_link("/proc/thread-self/ns/mnt").unwrap(), own);
     let held = || {
-        let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+        let links =
+            std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
         links.filter(|link| link.to_string_lossy().starts_with("mnt:[")).count()
     };
     // Tests of the same binary may hold some for a moment, but none for good.

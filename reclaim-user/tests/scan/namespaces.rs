@@ -1,10 +1,10 @@
 //! Scans find every mount namespace and read it from its own root (cases 1 to 4, 13 and 16).
 
+use super::support::{Scene, WAYS, has, os, pins_on, scan};
 use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
 use reclaim_user::model::coverage::GapCause;
 use reclaim_user::model::id::NamespaceId;
 use reclaim_user::model::pin::Role;
-use super::support::{Scene, WAYS, has, os, pins_on, scan};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
@@ -186,7 +186,8 @@ fn peers_get_pins_by_propagation_without_a_call_of_their_own() {
             assert!(has(&pins_on(&pins, "a"), Role::Source, peer.namespace()), "{way:?}");
         }
         let table = &pins.namespace(peers[0].namespace()).unwrap().table;
-        let bound = table.mounts.iter().find(|mount| mount.point.as_deref() == Some(os(&scene.mnt()).as_encoded_bytes()));
+        let bound =
+            table.mounts.iter().find(|mount| mount.point.as_deref() == Some(os(&scene.mnt()).as_encoded_bytes()));
         assert!(bound.unwrap().peer_group != 0);
     }
     nix::mount::umount(&scene.mnt()).unwrap();

@@ -66,10 +66,7 @@ impl Progress<'_> {
 
 /// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in the order in
 /// which they were made: one that is made meanwhile, a copy of one that was not shown yet among them, comes later.
-pub(super) fn walk(
-    from: OwnedFd,
-    mut show: impl FnMut(&OwnedFd, NamespaceInfo) -> nix::Result<()>,
-) -> nix::Result<()> {
+pub(super) fn walk(from: OwnedFd, mut show: impl FnMut(&OwnedFd, NamespaceInfo) -> nix::Result<()>) -> nix::Result<()> {
     let step = |namespace: &OwnedFd, direction| match namespace::neighbour(namespace.as_fd(), direction) {
         Ok(neighbour) => Ok(Some(neighbour)),
         Err(Errno::ENOENT) => Ok(None),
