@@ -1,5 +1,6 @@
 //! Scans say what they did not see (case 15).
 
+use super::support::{Scene, WAYS, scan};
 use nix::mount::{MsFlags, mount};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner, identities};
 use reclaim_user::model::coverage::GapCause;

@@ -97,6 +97,11 @@ impl Progress<'_> {
 }
 
         (current, info) = (previous, its_info);
+        Ok(neighbour) => Ok(Some(neighbour)),
+    let step = |namespace: &OwnedFd, direction| match namespace::neighbour(namespace.as_fd(), direction) {
+/// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in the order in
+/// which they were made: one that is made meanwhile, a copy of one that was not shown yet among them, comes later.
+pub(super) fn walk(from: OwnedFd, mut show: impl FnMut(&OwnedFd, NamespaceInfo) -> nix::Result<()>) -> nix::Result<()> {
         Err(Errno::ENOENT) => Ok(None),
         Err(errno) => Err(errno),
         Ok(neighbour) => Ok(Some(neighbour)),
