@@ -9,6 +9,8 @@ pub mod event;
 pub mod id;
 pub mod live;
 pub mod mount;
+pub mod mountinfo;
+pub mod overlay;
 pub mod pin;
 pub mod pin_set;
 pub mod report;

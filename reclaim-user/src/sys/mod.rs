@@ -1,3 +1,6 @@
 //! The only room with unsafe code: one typed function per raw call.
 
 pub mod memory_map;
+pub mod mount_id;
+pub mod mount_list;
+pub mod namespace;

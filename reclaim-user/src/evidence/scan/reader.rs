@@ -1,0 +1,121 @@
+//! Reading one namespace after another from inside, by a thread of its own.
+
+use super::ScanOptions;
+use super::table::{Table, count};
+use crate::evidence::layers::View;
+use crate::evidence::procfs::{Procfs, inode};
+use crate::model::id::NamespaceId;
+use crate::sys::mount_list::Answer;
+use crate::sys::namespace::{self, NamespaceInfo};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// How often a table is read when it changes under the reader's eyes.
+const ATTEMPTS: u32 = 3;
+
+/// A namespace could not be read from its own root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unread;
+
+/// Belongs to a helper thread, which it moves from namespace to namespace. Dropping it does not bring the thread back;
+/// the thread is meant to end.
+pub(super) struct Reader<'a> {
+    procfs: &'a Procfs,
+    options: ScanOptions,
+    home: OwnedFd,
+    text: Vec<u8>,
+    answer: Answer,
+}
+
+impl<'a> Reader<'a> {
+    /// Makes the calling thread ready to move: its root and working directory become its own.
+    pub(super) fn start(procfs: &'a Procfs, options: ScanOptions) -> Result<Self, super::ScanError> {
+        let file = "thread-self/ns/mnt";
+        let home = procfs.open_file(file).map_err(|source| super::ScanError::Own { file, source })?;
+        unshare(CloneFlags::CLONE_FS).map_err(|errno| super::ScanError::Helper(errno.into()))?;
+        Ok(Self { procfs, options, home, text: Vec::new(), answer: Answer::default() })
+    }
+
+    pub(super) fn procfs(&self) -> &'a Procfs {
+        self.procfs
+    }
+
+    /// The namespace that the thread came from.
+    pub(super) fn home(&self) -> &OwnedFd {
+        &self.home
+    }
+
+    /// Whether the kernel lists namespaces.
+    pub(super) fn lists_namespaces(&self) -> bool {
+        namespace::info(&self.home).is_ok()
+    }
+
+    /// Lets go of the namespace that was read last. Joining a thread does not wait until the kernel has done that.
+    pub(super) fn leave(&self) {
+        if let Err(errno) = setns(&self.home, CloneFlags::CLONE_NEWNS) {
+            tracing::debug!(%errno, "the scanning thread could not return before its end");
+        }
+    }
+
+    /// Opens the mount namespace of a task, given that it is the one expected.
+    pub(super) fn open_of_task(&self, task: u32, expected: NamespaceId) -> nix::Result<OwnedFd> {
+        let namespace = self.procfs.open_file(&format!("{task}/ns/mnt"))?;
+        if inode(&namespace)? == expected.0 { Ok(namespace) } else { Err(Errno::ESRCH) }
+    }
+
+    /// The view from the namespace that was read last.
+    pub(super) fn view<'b>(&'b self, table: &'b Table) -> View<'b> {
+        View { procfs: self.procfs, mounts: &table.mounts, stalling: &table.stalling }
+    }
+
+    /// Reads a namespace from its own root, and leaves the thread in it.
+    pub(super) fn read(&mut self, namespace: impl AsFd) -> Result<Table, Unread> {
+        let namespace = namespace.as_fd();
+        if !self.options.use_entering || setns(namespace, CloneFlags::CLONE_NEWNS).is_err() {
+            return self.read_from_outside(namespace::info(namespace).ok());
+        }
+        for _ in 0..ATTEMPTS {
+            let before = namespace::info(namespace).ok();
+            let table = self.read_text("thread-self").ok_or(Unread)?;
+            let Some(before) = before else {
+                // Nothing tells whether the root covers other mounts.
+                return Ok(table);
+            };
+            let after = namespace::info(namespace).map_err(|_| Unread)?;
+            let shown = table.below_top();
+            // Some kernels count the top of a namespace and some do not, so one more than shown may be all there is.
+            if shown >= before.mounts.max(after.mounts) as usize {
+                return Ok(table);
+            }
+            if !self.options.use_mount_list {
+                continue;
+            }
+            match count(before.id, &mut self.answer) {
+                Ok(exact) if exact == shown => return Ok(table),
+                Ok(exact) if exact < shown => {}
+                // Mounts that the root covers, or one that came meanwhile: the list has them all.
+                Ok(_) => return Table::list(before.id, true, &mut self.answer).map_err(|_| Unread),
+                Err(_) => {}
+            }
+        }
+        Err(Unread)
+    }
+
+    /// Reads the mountinfo of a task or thread: what can be reached from its root.
+    pub(super) fn read_text(&mut self, task: &str) -> Option<Table> {
+        self.procfs.read(&format!("{task}/mountinfo"), &mut self.text).ok()?;
+        match Table::parse(&self.text) {
+            Ok(table) => Some(table),
+            Err(error) => {
+                tracing::warn!(task, %error, "a mount table was not understood");
+                None
+            }
+        }
+    }
+
+    fn read_from_outside(&mut self, info: Option<NamespaceInfo>) -> Result<Table, Unread> {
+        let info = info.filter(|_| self.options.use_mount_list).ok_or(Unread)?;
+        Table::list(info.id, false, &mut self.answer).map_err(|_| Unread)
+    }
+}

@@ -1,0 +1,164 @@
+//! Scans give the right places: targets, layers, odd names, the same name elsewhere (cases 6, 7, 11 and 12).
+
+use super::support::{Scene, WAYS, has, pins_on, scan};
+use reclaim_user::evidence::ground::{GroundError, ground, ground_of};
+use reclaim_user::evidence::scan::{Reading, Scanner};
+use reclaim_user::model::pin::Role;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+#[test]
+fn something_mounted_inside_an_entry_pins_it_as_a_target() {
+    let scene = Scene::new();
+    std::fs::create_dir_all(scene.root().join("a/deep/er")).unwrap();
+    scene.entry("other");
+    let sandbox = scene.sandbox("mount --bind $1/other $1/a/deep/er", &[]);
+    for way in WAYS {
+        let pins = scene.pins(&scan(way));
+        assert!(has(&pins_on(&pins, "a"), Role::Target, sandbox.namespace()), "{way:?}");
+        assert!(!has(&pins_on(&pins, "other"), Role::Target, sandbox.namespace()), "{way:?}");
+    }
+}
+
+#[test]
+fn a_target_is_found_through_a_bind_of_the_root() {
+    let scene = Scene::new();
+    scene.entry("a");
+    let sandbox = scene.sandbox("mount --bind $1 $2; mount -t tmpfs t $2/a", &[]);
+    for way in WAYS {
+        let pins = scene.pins(&scan(way));
+        assert!(has(&pins_on(&pins, "a"), Role::Target, sandbox.namespace()), "{way:?}");
+    }
+}
+
+#[test]
+fn every_layer_of_an_overlay_is_pinned() {
+    let scene = Scene::new();
+    for name in ["l1", "l:2", "c,d", "rel", "linked", "upper", "work"] {
+        scene.entry(name);
+    }
+    std::fs::create_dir(scene.root().join("upper/u")).unwrap();
+    std::fs::create_dir(scene.root().join("work/w")).unwrap();
+    std::os::unix::fs::symlink(scene.root().join("linked"), scene.root().join("link")).unwrap();
+    let script = r#"cd $1; mount -t overlay o -o "lowerdir=$1/l1:$1/l\:2:$1/c\,d:$1/link,upperdir=$1/upper/u,workdir=$1/work/w" $2"#;
+    let sandbox = scene.sandbox(script, &[]);
+    for way in WAYS {
+        let mut scanner = Scanner::new(way);
+        let pins = scene.pins(&scanner.scan().unwrap());
+        for name in ["l1", "l:2", "c,d", "link", "linked", "upper", "work"] {
+            assert!(has(&pins_on(&pins, name), Role::Layer, sandbox.namespace()), "{way:?}: {name}");
+        }
+        assert!(pins_on(&pins, "rel").is_empty());
+        assert_eq!(pins.doubts(), 0, "{way:?}");
+        let Reading::Table(again) = scanner.read_namespace(sandbox.namespace()).unwrap() else { panic!("{way:?}") };
+        assert_eq!(&again, pins.namespace(sandbox.namespace()).unwrap(), "{way:?}");
+        // The layer of an overlay follows its directory, and so does the kernel.
+        std::fs::rename(scene.root().join("l1"), scene.root().join("moved")).unwrap();
+        let pins = scene.pins(&scan(way));
+        assert!(!pins_on(&pins, "l1").is_empty(), "{way:?}: the name that was written still counts");
+        assert!(pins.doubt(b"moved", false).is_some(), "{way:?}: where it is now is not known");
+        std::fs::rename(scene.root().join("moved"), scene.root().join("l1")).unwrap();
+    }
+}
+
+#[test]
+fn a_relative_layer_is_doubt() {
+    let scene = Scene::new();
+    scene.entry("rel");
+    scene.entry("rel2");
+    scene.entry("free");
+    let _sandbox = scene.sandbox("cd $1; mount -t overlay o -o lowerdir=rel:rel2 $2", &[]);
+    for way in WAYS {
+        let pins = scene.pins(&scan(way));
+        assert_eq!(pins.doubts(), 2, "{way:?}");
+        assert!(pins.doubt(b"rel", true).is_some() && pins.doubt(b"free", true).is_none(), "{way:?}");
+    }
+}
+
+#[test]
+fn names_are_bytes() {
+    let scene = Scene::new();
+    let long = [b'x'; 255];
+    let names: [&[u8]; 9] =
+        [b"a b", b"tab\there", b"line\nbreak", b"back\\slash", b"\\040", b"#hash", b"x (deleted)", b"\xff\xfe", &long];
+    let mut sandboxes = Vec::new();
+    for name in names {
+        scene.entry(OsStr::from_bytes(name));
+        sandboxes.push(scene.sandbox("mount --bind \"$1/$3\" $2", &[OsStr::from_bytes(name)]));
+        let place = ground(&scene.root().join(OsStr::from_bytes(name))).unwrap().location;
+        assert!(place.path.ends_with(name));
+    }
+    for way in WAYS {
+        let mut scanner = Scanner::new(way);
+        let pins = scene.pins(&scanner.scan().unwrap());
+        for (name, sandbox) in names.iter().zip(&sandboxes) {
+            let found = pins_on(&pins, OsStr::from_bytes(name));
+            assert!(has(&found, Role::Source, sandbox.namespace()), "{way:?}: {name:?}");
+            let Reading::Table(again) = scanner.read_namespace(sandbox.namespace()).unwrap() else { panic!("{way:?}") };
+            assert_eq!(&again, pins.namespace(sandbox.namespace()).unwrap(), "{way:?}: {name:?}");
+        }
+        assert_eq!(pins.entries(0).len(), names.len(), "{way:?}");
+    }
+}
+
+#[test]
+fn the_same_name_elsewhere_is_another_entry() {
+    let scene = Scene::new();
+    scene.entry("a");
+    scene.entry("gone");
+    let deleted = scene.sandbox("mount --bind $1/gone $2", &[]);
+    std::fs::remove_dir(scene.root().join("gone")).unwrap();
+    scene.entry("gone");
+    let elsewhere = scene.sandbox("mount -t tmpfs t $2; mkdir -p $2/root/a $2/x; mount --bind $2/root/a $2/x", &[]);
+    for way in WAYS {
+        let pins = scene.pins(&scan(way));
+        assert!(pins.entries(0).is_empty(), "{way:?}: {:?}", pins.entries(0));
+        let table = &pins.namespace(deleted.namespace()).unwrap().table;
+        assert!(table.mounts.iter().any(|mount| mount.root_deleted && mount.root.ends_with(b"/gone")), "{way:?}");
+        assert!(pins.namespace(elsewhere.namespace()).is_some());
+    }
+}
+
+#[test]
+fn a_path_lies_where_its_mount_shows_it() {
+    let scene = Scene::new();
+    let a = scene.entry("a");
+    let of_entry = ground(&a).unwrap().location;
+    assert!(of_entry.path.ends_with(b"/root/a"));
+    nix::mount::mount(Some(&a), &scene.mnt(), None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>).unwrap();
+    assert_eq!(ground(&scene.mnt()).unwrap().location, of_entry);
+    assert_ne!(ground(&scene.mnt()).unwrap().mount, ground(&a).unwrap().mount);
+    let handle = std::fs::File::open(&a).unwrap();
+    assert_eq!(ground_of(&handle).unwrap().location, of_entry);
+    std::os::unix::fs::symlink(&a, scene.root().join("link")).unwrap();
+    assert_eq!(ground(&scene.root().join("link")).unwrap().location, of_entry);
+
+    assert!(matches!(ground(&a.join("no/such")), Err(GroundError::Missing { .. })));
+    std::fs::write(a.join("file"), "").unwrap();
+    assert!(matches!(ground(&a.join("file/below")), Err(GroundError::Missing { .. })));
+    let file = std::fs::File::open(a.join("file")).unwrap();
+    std::fs::remove_file(a.join("file")).unwrap();
+    assert!(matches!(ground_of(&file), Err(GroundError::Deleted { .. })));
+    // The name of something that exists may look like the kernel's mark.
+    let look_alike = scene.entry("x (deleted)");
+    assert!(ground(&look_alike).unwrap().location.path.ends_with(b"/x (deleted)"));
+    nix::mount::mount(Some("t"), &look_alike, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>).unwrap();
+    assert_eq!(&*ground(&look_alike).unwrap().location.path, b"/");
+    assert_ne!(ground(&look_alike).unwrap().location.device, of_entry.device);
+}
+
+#[test]
+fn the_ground_of_an_overlay_is_its_own_device() {
+    let scene = Scene::new();
+    for name in ["l", "u", "w"] {
+        scene.entry(name);
+    }
+    let root = scene.root();
+    let options = format!("lowerdir={0}/l,upperdir={0}/u,workdir={0}/w", root.display());
+    let none = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("o"), &scene.mnt(), Some("overlay"), none, Some(options.as_str())).unwrap();
+    std::fs::create_dir(scene.mnt().join("inside")).unwrap();
+    let inside = ground(&scene.mnt().join("inside")).unwrap().location;
+    assert_eq!(&*inside.path, b"/inside");
+    assert_ne!(inside.device, ground(&root).unwrap().location.device);
+}
