@@ -1,71 +1,36 @@
 //! The only code that changes a disk: list, condemn, wait, confirm, remove.
-#![expect(missing_docs, reason = "replaced as a whole")]
-use crate::config::RootConfig;
-use crate::evidence::source::EvidenceSource;
-use crate::model::id::Location;
-use crate::model::pin::Pin;
-use crate::model::report::{PassSummary, Reason, Verdict};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-#[derive(Debug, thiserror::Error)]
-pub enum RemovalError {
-    #[error("config")]
-    Configuration { path: PathBuf, fault: &'static str, remedy: &'static str },
-    #[error("busy")]
-    Busy { path: PathBuf, process: Option<u32> },
-    #[error("call")]
-    Call { call: &'static str, path: PathBuf, source: nix::errno::Errno },
-}
-#[derive(Clone, Debug)]
-pub struct PassOptions {
-    pub budget: Duration,
-    pub dry_run: bool,
-    pub per_entry: bool,
-    pub settle_limit: Duration,
-    pub stop: Option<Arc<AtomicBool>>,
-}
-impl Default for PassOptions {
-    fn default() -> Self {
-        Self {
-            budget: Duration::from_secs(10),
-            dry_run: false,
-            per_entry: false,
-            settle_limit: Duration::from_secs(5),
-            stop: None,
-        }
-    }
-}
-#[derive(Debug, Default)]
-pub struct RootState(());
-#[derive(Clone, Debug)]
-pub enum PassEvent {
-    Entry(EntryEvent),
-    Note(String),
-    Progress { listed: u64, removed: u64 },
-}
-#[derive(Clone, Debug)]
-pub struct EntryEvent {
-    pub name: Vec<u8>,
-    pub verdict: Verdict,
-    pub reason: Option<Reason>,
-    pub pins: Vec<Pin>,
-    pub detail: Option<String>,
-}
-pub fn locate(_path: &Path) -> Result<Location, RemovalError> {
-    Err(RemovalError::Call { call: "x", path: PathBuf::new(), source: nix::errno::Errno::ENOSYS })
-}
-#[expect(clippy::too_many_arguments, reason = "replaced as a whole")]
-pub fn pass<S: EvidenceSource>(
-    _root: &RootConfig,
-    _index: usize,
-    _location: &Location,
-    _state: &mut RootState,
-    _source: &mut S,
-    _options: &PassOptions,
-    _on: &mut dyn FnMut(PassEvent),
-    _between: &mut dyn FnMut(&mut S),
-) -> Result<PassSummary, RemovalError> {
-    Err(RemovalError::Busy { path: PathBuf::new(), process: None })
-}
+//!
+//! One pass over one root:
+//!
+//! 1. leftovers of earlier passes are judged first ([`leftover`]);
+//! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]);
+//! 3. what passed is *condemned*: moved into `.reclaim/BATCH/` under its own name, so that no path leads to it ([`condemn`]);
+//! 4. every mount call that could have resolved its path in time is waited for, and fresh evidence is taken ([`confirm`]);
+//! 5. what is pinned gets its name back, the rest is removed by descriptor ([`remove`], [`tree`]).
+//!
+//! Invariants: nothing is done by path but opening the root; only [`confirm`] makes the token that [`remove`] takes;
+//! a crash at any step leaves condemned entries that the next pass restores or removes; every entry is in one count.
+
+mod condemn;
+mod confirm;
+mod crash;
+mod error;
+mod examine;
+mod leftover;
+mod list;
+mod lock;
+mod options;
+mod pass;
+mod place;
+mod process;
+mod remove;
+mod restore;
+mod tree;
+
+pub use error::RemovalError;
+pub use options::{Cursor, EntryEvent, PassEvent, PassOptions, RootState};
+pub use pass::pass;
+pub use place::locate;
+
+#[cfg(test)]
+mod tests;

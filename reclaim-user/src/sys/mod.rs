@@ -1,5 +1,7 @@
 //! The only room with unsafe code: one typed function per raw call.
 
+pub mod directory;
+pub mod file_status;
 pub mod memory_map;
 pub mod mount_id;
 pub mod mount_list;

@@ -1,0 +1,108 @@
+//! What a pass does next: how candidates are dealt into batches, when a group of batches is confirmed, and whether
+//! there are enough candidates to act on.
+
+use super::fence;
+use std::time::Duration;
+
+/// Entries in one batch directory. Removing from one directory does not get faster with a second thread, and a huge
+/// directory is slow on some file systems, so batches are parents of their own.
+pub const BATCH_ENTRIES: usize = 4096;
+
+/// Entries that share one wait and one confirmation. They are in memory, about 150 bytes each.
+pub const GROUP_ENTRIES: usize = 65_536;
+
+/// Shortest time that a group is filled for, so that confirmations do not become most of the work.
+const GROUP_LEAST: Duration = Duration::from_millis(50);
+
+/// Whether a group is to be confirmed and removed before more is condemned.
+///
+/// `filled_for` is the time since the group was begun, `left` what is left of the budget. Confirming and removing take
+/// about as long as condemning did, so half of the budget that was there is kept for them.
+#[must_use]
+pub fn group_is_due(entries: usize, filled_for: Duration, left: Duration) -> bool {
+    entries >= GROUP_ENTRIES || (entries > 0 && filled_for >= left.max(GROUP_LEAST))
+}
+
+/// The pile: holds candidates back until there are enough of them.
+#[derive(Clone, Debug)]
+pub struct Pile<T> {
+    threshold: Option<u64>,
+    seen: u64,
+    held: Vec<T>,
+}
+
+impl<T> Pile<T> {
+    /// A pile that opens at `threshold` candidates. `met`: it was open already when the pass before was cut short.
+    #[must_use]
+    pub fn new(threshold: Option<u64>, met: bool) -> Self {
+        Self { threshold: threshold.filter(|_| !met), seen: 0, held: Vec::new() }
+    }
+
+    /// Takes one more candidate. Returns those that may go on now.
+    pub fn add(&mut self, candidate: T) -> Vec<T> {
+        self.seen += 1;
+        self.held.push(candidate);
+        if self.is_open() { std::mem::take(&mut self.held) } else { Vec::new() }
+    }
+
+    /// Whether there were enough candidates.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        fence::piled(self.threshold, self.seen)
+    }
+
+    /// Those that were held back to the end, and so are kept.
+    #[must_use]
+    pub fn into_held(self) -> Vec<T> {
+        self.held
+    }
+}
+
+/// How long to leave something alone that could not be removed, after so many tries: from one minute, twice as long each
+/// time, to a day.
+#[must_use]
+pub fn retry_after(tries: u32) -> Duration {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let minutes = 1_u64.checked_shl(tries.saturating_sub(1)).unwrap_or(u64::MAX);
+    Duration::from_secs(minutes.saturating_mul(60)).min(DAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pile_opens_at_its_threshold_and_lets_all_through_from_then_on() {
+        let mut pile = Pile::new(Some(3), false);
+        assert!(pile.add(1).is_empty() && pile.add(2).is_empty());
+        assert_eq!(pile.add(3), [1, 2, 3]);
+        assert_eq!(pile.add(4), [4]);
+        assert!(pile.into_held().is_empty());
+        let mut small = Pile::new(Some(3), false);
+        assert!(small.add(1).is_empty());
+        assert_eq!(small.into_held(), [1]);
+        assert_eq!(Pile::new(None, false).add(1), [1]);
+        assert_eq!(Pile::new(Some(3), true).add(1), [1]);
+    }
+
+    #[test]
+    fn a_group_is_due_when_full_or_when_half_of_the_budget_is_gone() {
+        let second = Duration::from_secs(1);
+        assert!(!group_is_due(0, second * 9, Duration::ZERO));
+        assert!(!group_is_due(1, second, second * 9));
+        assert!(group_is_due(1, second * 5, second * 5));
+        assert!(group_is_due(1, second, Duration::ZERO));
+        assert!(!group_is_due(1, Duration::ZERO, Duration::ZERO));
+        assert!(group_is_due(GROUP_ENTRIES, Duration::ZERO, second));
+    }
+
+    #[test]
+    fn retries_become_rare_and_never_stop() {
+        assert_eq!(retry_after(1), Duration::from_secs(60));
+        assert_eq!(retry_after(2), Duration::from_secs(120));
+        assert_eq!(retry_after(11), Duration::from_secs(61_440));
+        for tries in [12, 63, 64, 65, u32::MAX] {
+            assert_eq!(retry_after(tries), Duration::from_secs(86_400), "{tries}");
+        }
+    }
+}

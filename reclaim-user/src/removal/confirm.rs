@@ -1,0 +1,128 @@
+//! Confirming: fresh evidence about condemned entries, and the only place where leave to remove is made.
+
+use super::condemn::{Batch, Condemned, key};
+use super::examine::{Examined, Examiner, Stop};
+use crate::config::RootConfig;
+use crate::evidence::source::View;
+use crate::model::fence::FileKind;
+use crate::model::pin::Pin;
+use crate::model::report::Reason;
+use crate::model::verdict::{self, Named};
+
+/// Leave to remove one condemned entry: nothing relies on it, and every fence still lets it pass.
+///
+/// Invariant: only [`confirm`] makes one, and removing takes it by value.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Confirmed {
+    condemned: Condemned,
+    examined: Examined,
+}
+
+impl Confirmed {
+    /// The entry.
+    pub(super) fn condemned(&self) -> &Condemned {
+        &self.condemned
+    }
+
+    /// Ends the leave.
+    pub(super) fn into_condemned(self) -> Condemned {
+        self.condemned
+    }
+
+    /// What it is.
+    pub(super) fn kind(&self) -> FileKind {
+        self.examined.kind
+    }
+}
+
+/// What fresh evidence says of a condemned entry.
+#[derive(Debug)]
+pub(super) struct Proof(Result<Named, Denied>);
+
+/// Why an entry has to have its name back.
+#[derive(Debug)]
+pub(super) struct Denied {
+    pub(super) reason: Reason,
+    pub(super) pins: Vec<Pin>,
+    pub(super) detail: Option<String>,
+}
+
+impl Denied {
+    /// For a reason that needs no more words.
+    pub(super) fn of(reason: Reason) -> Self {
+        Self { reason, pins: Vec::new(), detail: None }
+    }
+}
+
+/// Pins of an entry under either of its names. Mounts follow the entry to where it is condemned; the layers of a union
+/// file system, and tables that were read before, still tell the name that it had.
+pub(super) fn prove(
+    rules: &RootConfig,
+    root: usize,
+    view: &View<'_>,
+    batch: &Batch,
+    condemned: &Condemned,
+    with_pins: bool,
+) -> Proof {
+    let key = key(&batch.name, &condemned.name);
+    let name = condemned.name.to_bytes();
+    let pinned = is_pinned(root, view, batch, condemned);
+    let pins = || match with_pins {
+        true => [view.pins.pins_of(root, &key), view.pins.pins_of(root, name)].concat(),
+        false => Vec::new(),
+    };
+    let doubt = doubt(view, name, condemned.empty);
+    let proof = verdict::by_name(rules, name, pinned).and_then(|named| {
+        let covered = view.coverage.covered(condemned.owner);
+        verdict::by_evidence(doubt.is_some(), view.coverage.complete(), covered).map(|()| named)
+    });
+    Proof(proof.map_err(|reason| match reason {
+        Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: None },
+        Reason::Pinned => Denied { reason, pins: Vec::new(), detail: doubt },
+        _ => Denied::of(reason),
+    }))
+}
+
+/// Whether there is a pin on a condemned entry, under either of its names.
+pub(super) fn is_pinned(root: usize, view: &View<'_>, batch: &Batch, condemned: &Condemned) -> bool {
+    view.pins.is_pinned(root, &key(&batch.name, &condemned.name))
+        || view.pins.is_pinned(root, condemned.name.to_bytes())
+}
+
+/// A layer that could not be resolved and could be this entry or in it, for people.
+pub(super) fn doubt(view: &View<'_>, name: &[u8], empty: bool) -> Option<String> {
+    let (namespace, layer) = view.pins.doubt(name, empty)?;
+    Some(format!(
+        "the layer `{}` of a union file system in namespace {namespace} cannot be resolved and could be this entry",
+        String::from_utf8_lossy(&layer.written)
+    ))
+}
+
+/// Looks at the entry once more: every fence that can change is asked again.
+pub(super) fn confirm(
+    rules: &RootConfig,
+    examiner: &mut Examiner,
+    batch: &Batch,
+    condemned: Condemned,
+    proof: Proof,
+) -> Result<Confirmed, (Condemned, Option<Denied>)> {
+    let named = match proof.0 {
+        Ok(named) => named,
+        Err(denied) => return Err((condemned, Some(denied))),
+    };
+    match examiner.examine(rules, named, &batch.directory, &condemned.name) {
+        Ok(examined)
+            if (examined.identity, examined.kind, examined.owner)
+                == (condemned.identity, condemned.kind, condemned.owner) =>
+        {
+            Ok(Confirmed { condemned, examined })
+        }
+        Ok(_) => {
+            let detail = Some("it is not what was condemned any more".into());
+            Err((condemned, Some(Denied { reason: Reason::Failed, pins: Vec::new(), detail })))
+        }
+        Err(Stop::Vanished) => Err((condemned, None)),
+        Err(Stop::Keep(reason, detail)) => Err((condemned, Some(Denied { reason, pins: Vec::new(), detail }))),
+    }
+}

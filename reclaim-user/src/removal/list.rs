@@ -1,0 +1,318 @@
+//! Listing a root: every entry goes through the fences and the pins seen so far, and what passes is condemned.
+
+use super::condemn::{Group, NotCondemned, condemn};
+use super::confirm::doubt;
+use super::error::RemovalError;
+use super::examine::{Examined, Examiner, Stop};
+use super::lock::{NoStore, STORE, Store};
+use super::options::{Cursor, PassOptions};
+use super::pass::{PIECE, Pass, Report};
+use super::place::Root;
+use crate::config::RootConfig;
+use crate::evidence::source::{EvidenceSource, View};
+use crate::model::plan::{GROUP_ENTRIES, Pile, group_is_due};
+use crate::model::report::Reason;
+use crate::model::tally::Outcome;
+use crate::model::verdict;
+use crate::sys::directory::{self, Names, Reader};
+use nix::errno::Errno;
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+/// Entries between two looks at the clock.
+const STRIDE: usize = 16;
+
+/// What a listing has in hand.
+struct Work {
+    group: Group,
+    pile: Pile<CString>,
+    /// Names that the pile held back, to be looked at once more.
+    again: Vec<CString>,
+}
+
+impl<E: EvidenceSource> Pass<'_, E> {
+    /// Lists the root from the cursor to its end, and on from its start to the cursor.
+    pub(super) fn list(&mut self) -> Result<(), RemovalError> {
+        let pile = Pile::new(self.rules.pile, self.state.cursor.pile_met);
+        let mut work = Work { group: Group::new(), pile, again: Vec::new() };
+        let result = self.list_all(&mut work);
+        // However the listing ended, what is condemned comes to its end.
+        self.conclude_group(&mut work);
+        let held = work.pile.into_held().into_iter().map(|name| (name, Reason::Pile));
+        // Only an error leaves names that were to be looked at once more.
+        let dropped = work.again.into_iter().map(|name| (name, Reason::NoEvidence));
+        for (name, reason) in held.chain(dropped) {
+            self.report.entry(name.to_bytes(), Outcome::Kept(reason), Some(reason), Vec::new(), None);
+        }
+        result
+    }
+
+    fn list_all(&mut self, work: &mut Work) -> Result<(), RemovalError> {
+        let path = self.root.path.clone();
+        let fault = |call| {
+            let path = path.clone();
+            move |source| RemovalError::Call { call, path, source }
+        };
+        let mut listing = Listing::begin(&self.root.directory, self.state.cursor).map_err(fault("lseek"))?;
+        loop {
+            if work.again.is_empty() && !listing.fill(&self.root.directory).map_err(fault("getdents64"))? {
+                self.state.cursor = Cursor::default();
+                return Ok(());
+            }
+            self.breathe();
+            // Names of the pile are looked at even then: there are no more of them than its threshold.
+            if self.is_over() && work.again.is_empty() {
+                self.truncated = true;
+                let pile_met = self.rules.pile.is_some() && work.pile.is_open();
+                self.state.cursor = Cursor { place: listing.place, descending: listing.descending, pile_met };
+                return Ok(());
+            }
+            self.piece(&mut listing, work)?;
+            let left = self.options.budget.saturating_sub(self.begun.elapsed());
+            if group_is_due(work.group.entries.len(), work.group.begun.elapsed(), left) {
+                self.conclude_group(work);
+            }
+        }
+    }
+
+    fn conclude_group(&mut self, work: &mut Work) {
+        let group = std::mem::replace(&mut work.group, Group::new());
+        if let Some(store) = self.store.take() {
+            self.conclude(&store, group);
+            self.store = Some(store);
+        }
+        // Concluding takes time that is not spent on filling the next one.
+        work.group.begun = Instant::now();
+    }
+
+    /// Decides on entries for a moment.
+    fn piece(&mut self, listing: &mut Listing, work: &mut Work) -> Result<(), RemovalError> {
+        let until = Instant::now() + PIECE;
+        self.examiner.refresh();
+        let Self { rules, index, location, root, evidence, options, report, claim, .. } = self;
+        let view = evidence
+            .consult()
+            .map_err(|source| RemovalError::Evidence { path: root.path.clone(), source: Box::new(source) })?;
+        let watched = view.pins.roots().nth(*index);
+        if !self.verified || watched != Some(*location) {
+            root.verify(watched, location)?;
+            claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
+            self.verified = true;
+        }
+        let (obstacle, examiner, restored) = (&mut self.obstacle, &mut self.examiner, &mut self.restored);
+        let (index, store, seen) = (*index, &mut self.store, Seen::of(&view));
+        let mut desk = Desk { rules, index, root, options, report, obstacle, examiner, restored, store, seen };
+        for step in 1.. {
+            if let Some(name) = work.again.pop() {
+                desk.decide(work, &name)?;
+            } else if let Some(name) = listing.next() {
+                desk.decide(work, name)?;
+            } else {
+                break;
+            }
+            if work.group.entries.len() >= GROUP_ENTRIES || (step % STRIDE == 0 && Instant::now() >= until) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What deciding on an entry takes, while the evidence is being looked at.
+struct Desk<'d, 'r> {
+    rules: &'d RootConfig,
+    index: usize,
+    root: &'d Root,
+    options: &'d PassOptions,
+    report: &'d mut Report<'r>,
+    obstacle: &'d mut Option<Reason>,
+    examiner: &'d mut Examiner,
+    restored: &'d mut HashSet<Vec<u8>>,
+    store: &'d mut Option<Store>,
+    seen: Seen<'d>,
+}
+
+impl Desk<'_, '_> {
+    fn decide(&mut self, work: &mut Work, name: &CStr) -> Result<(), RemovalError> {
+        let bytes = name.to_bytes();
+        if name == STORE || (!self.restored.is_empty() && self.restored.contains(bytes)) {
+            return Ok(());
+        }
+        let pinned = self.seen.view.pins.is_pinned(self.index, bytes);
+        match self.look(name, pinned) {
+            Ok(examined) if work.pile.is_open() => return self.go(&mut work.group, name, examined),
+            // The lock on it ends here; it is looked at once more when there are enough.
+            Ok(_) => work.again = work.pile.add(name.to_owned()),
+            Err(Stop::Vanished) => {}
+            Err(Stop::Keep(reason, detail)) => {
+                let with_pins = pinned && self.report.per_entry;
+                let pins = if with_pins { self.seen.view.pins.pins_of(self.index, bytes) } else { Vec::new() };
+                self.report.entry(bytes, Outcome::Kept(reason), Some(reason), pins, detail);
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, name: &CStr, pinned: bool) -> Result<Examined, Stop> {
+        let named = verdict::by_name(self.rules, name.to_bytes(), pinned)?;
+        let examined = self.examiner.examine(self.rules, named, &self.root.directory, name)?;
+        if self.store.as_ref().is_some_and(|store| store.identity == examined.identity) {
+            return Err(Stop::Keep(Reason::Failed, Some("it is reclaim's own directory under another name".into())));
+        }
+        self.seen.judge(name, examined)
+    }
+
+    /// Condemns an entry that passed every fence.
+    fn go(&mut self, group: &mut Group, name: &CStr, examined: Examined) -> Result<(), RemovalError> {
+        if self.options.dry_run {
+            self.report.candidates += 1;
+            self.report.entry(name.to_bytes(), Outcome::WouldRemove, None, Vec::new(), None);
+            return Ok(());
+        }
+        if self.store.is_none() && self.obstacle.is_none() {
+            match Store::open(self.root) {
+                Ok(store) => *self.store = Some(store),
+                Err(NoStore::Error(error)) => return Err(error),
+                Err(NoStore::Cannot(error)) => self.block(error),
+            }
+        }
+        let swapped = || Some("something else took its place while it was condemned".into());
+        let result = match (&self.store, *self.obstacle) {
+            (Some(store), None) => condemn(store, &self.root.directory, group, name, examined),
+            (_, reason) => Err(NotCondemned::Blocked(reason.unwrap_or(Reason::Failed))),
+        };
+        let (outcome, reason, detail) = match result {
+            Err(NotCondemned::Vanished) => return Ok(()),
+            Ok(()) => {
+                self.report.candidates += 1;
+                return Ok(());
+            }
+            Err(NotCondemned::Blocked(reason)) => (Outcome::Kept(reason), reason, None),
+            Err(NotCondemned::Entry(fault)) => (Outcome::Kept(Reason::Failed), Reason::Failed, Some(fault)),
+            Err(NotCondemned::Root(error)) => {
+                self.block(error);
+                (Outcome::Kept(Reason::Failed), Reason::Failed, None)
+            }
+            Err(NotCondemned::Swapped { restored: true }) => {
+                self.restored.insert(name.to_bytes().to_vec());
+                (Outcome::Restored(Reason::Failed), Reason::Failed, swapped())
+            }
+            Err(NotCondemned::Swapped { restored: false }) => (Outcome::Condemned, Reason::Failed, swapped()),
+        };
+        self.report.candidates += 1;
+        self.report.entry(name.to_bytes(), outcome, Some(reason), Vec::new(), detail);
+        Ok(())
+    }
+
+    fn block(&mut self, error: Errno) {
+        *self.obstacle = Some(Reason::Failed);
+        let remedy = match error {
+            Errno::EROFS => "it is read-only",
+            Errno::EACCES | Errno::EPERM => "run as root, or with CAP_DAC_OVERRIDE and CAP_FOWNER",
+            Errno::ENOSPC | Errno::EDQUOT => "make room for two directories in it",
+            _ => "see `reclaim check`",
+        };
+        self.report.note(format!("nothing can be condemned in this root ({error}), so nothing is removed; {remedy}"));
+    }
+}
+
+/// Evidence as it is asked for one entry after another: what holds for all of them is worked out once.
+struct Seen<'v> {
+    view: &'v View<'v>,
+    complete: bool,
+    doubts: bool,
+    covered: Vec<(u32, bool)>,
+}
+
+impl<'v> Seen<'v> {
+    fn of(view: &'v View<'v>) -> Self {
+        let (complete, doubts) = (view.coverage.complete(), view.pins.doubts() > 0);
+        Self { view, complete, doubts, covered: Vec::new() }
+    }
+
+    fn judge(&mut self, name: &CStr, examined: Examined) -> Result<Examined, Stop> {
+        let doubt = if self.doubts { doubt(self.view, name.to_bytes(), examined.empty) } else { None };
+        let covered = self.complete || self.covers(examined.owner);
+        match verdict::by_evidence(doubt.is_some(), self.complete, covered) {
+            Ok(()) => Ok(examined),
+            Err(reason) => Err(Stop::Keep(reason, doubt)),
+        }
+    }
+
+    fn covers(&mut self, owner: u32) -> bool {
+        if let Some((_, covered)) = self.covered.iter().find(|(known, _)| *known == owner) {
+            return *covered;
+        }
+        let covered = self.view.coverage.covered(owner);
+        // Roots without an owner fence may hold entries of many owners; a few are worth remembering.
+        self.covered.truncate(15);
+        self.covered.push((owner, covered));
+        covered
+    }
+}
+
+/// Names of a directory from some place to its end, and from its start to that place.
+struct Listing {
+    reader: Reader,
+    names: Names,
+    next: usize,
+    begin: i64,
+    wrapped: bool,
+    ended: bool,
+    /// Behind the name that was given last.
+    place: i64,
+    descending: bool,
+}
+
+impl Listing {
+    fn begin(directory: impl AsFd, cursor: Cursor) -> Result<Self, Errno> {
+        // A place that the file system does not know any more: begin at the start.
+        let begin = if directory::seek(&directory, cursor.place).is_ok() { cursor.place } else { 0 };
+        let listing = Self {
+            reader: Reader::default(),
+            names: Names::default(),
+            next: 0,
+            begin,
+            wrapped: begin == 0,
+            ended: false,
+            place: begin,
+            descending: cursor.descending,
+        };
+        if begin == 0 { directory::seek(&directory, 0).map(|()| listing) } else { Ok(listing) }
+    }
+
+    /// Makes sure that there is a next name. False at the end.
+    fn fill(&mut self, directory: impl AsFd) -> Result<bool, Errno> {
+        while self.next == self.names.len() && !self.ended {
+            self.names.clear();
+            self.next = 0;
+            if self.reader.read(&directory, &mut self.names)? {
+                // The place behind the last name of a directory can be a mark of its end, so the first two tell.
+                if let (3.., Some(first), Some(second)) = (self.names.len(), self.names.get(0), self.names.get(1)) {
+                    self.descending = second.2 < first.2;
+                }
+                continue;
+            }
+            self.ended = self.wrapped;
+            self.wrapped = true;
+            directory::seek(&directory, 0)?;
+        }
+        Ok(self.next < self.names.len())
+    }
+
+    fn next(&mut self) -> Option<&CStr> {
+        let (_, _, place) = self.names.get(self.next)?;
+        // Places run one way on every file system that has them; where they do not, the rest waits for the next pass.
+        let beyond = if self.descending { place < self.begin } else { place > self.begin };
+        if self.wrapped && self.begin != 0 && beyond {
+            self.ended = true;
+            self.next = self.names.len();
+            return None;
+        }
+        self.next += 1;
+        self.place = place;
+        self.names.get(self.next - 1).map(|(name, _, _)| name)
+    }
+}

@@ -1,0 +1,396 @@
+//! One pass over one root: what its steps share, and the end that every condemned entry comes to.
+
+use super::condemn::{Batch, Condemned, Group};
+use super::confirm::{Denied, Proof, confirm, prove};
+use super::crash;
+use super::error::RemovalError;
+use super::examine::Examiner;
+use super::lock::Store;
+use super::options::{EntryEvent, PassEvent, PassOptions, RootState, Stuck};
+use super::place::Root;
+use super::remove::{Removal, remove};
+use super::restore::restore;
+use crate::config::RootConfig;
+use crate::evidence::source::{EvidenceSource, Settled, View};
+use crate::model::id::Location;
+use crate::model::pin::Pin;
+use crate::model::report::{PassSummary, Producer, Reason, Verdict};
+use crate::model::tally::{Outcome, Tally};
+use crate::sys::directory;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Longest piece of work between two calls of `between`.
+pub(super) const PIECE: Duration = Duration::from_millis(40);
+
+/// Shortest time that mount calls in flight are given, however little is left of the budget.
+const SETTLE_LEAST: Duration = Duration::from_millis(250);
+
+/// Faults told of single entries in a pass that does not tell of every entry.
+const FAULTS_TOLD: u64 = 20;
+
+/// Makes one pass over a root: leftovers first, then its entries from where the pass before was cut short.
+///
+/// `index` is the root's index in the evidence, `location` where it lies in its file system; both are checked against
+/// the root as it is opened. `between` is called between pieces of work, at least every 50 ms or so but for single
+/// calls that take longer, so that queries can be answered meanwhile.
+///
+/// # Errors
+/// When the pass cannot be made or has to end early. Nothing that is live is condemned then.
+#[expect(clippy::too_many_arguments, reason = "each is another owner's, and a struct of borrows would only rename them")]
+pub fn pass<E: EvidenceSource>(
+    root: &RootConfig,
+    index: usize,
+    location: &Location,
+    evidence: &mut E,
+    options: &PassOptions,
+    state: &mut RootState,
+    on_event: &mut dyn FnMut(PassEvent),
+    between: &mut dyn FnMut(&mut E),
+) -> Result<PassSummary, RemovalError> {
+    let begun = Instant::now();
+    let rules = root;
+    let report = Report { tally: Tally::default(), candidates: 0, faults: 0, weaker_told: false, per_entry: options.per_entry, on_event };
+    let claim = Claim::default();
+    let Some(root) = Root::open(&rules.path)? else {
+        state.cursor = Default::default();
+        return Ok(summary(rules, report, claim, options, false, begun));
+    };
+    let examiner = Examiner::new(&root.status);
+    let mut pass = Pass {
+        rules,
+        index,
+        location,
+        root,
+        evidence,
+        options,
+        state,
+        report,
+        between,
+        begun,
+        breathed: begun,
+        claim,
+        obstacle: None,
+        examiner,
+        restored: HashSet::new(),
+        truncated: false,
+        verified: false,
+        store: None,
+    };
+    let result = pass.run();
+    let Pass { report, claim, truncated, store, root, .. } = pass;
+    if let Some(store) = store {
+        store.close(&root);
+    }
+    result.map(|()| summary(rules, report, claim, options, truncated, begun))
+}
+
+/// What the steps of a pass share.
+pub(super) struct Pass<'a, E: EvidenceSource> {
+    pub(super) rules: &'a RootConfig,
+    pub(super) index: usize,
+    pub(super) location: &'a Location,
+    pub(super) root: Root,
+    pub(super) evidence: &'a mut E,
+    pub(super) options: &'a PassOptions,
+    pub(super) state: &'a mut RootState,
+    pub(super) report: Report<'a>,
+    pub(super) between: &'a mut dyn FnMut(&mut E),
+    pub(super) begun: Instant,
+    pub(super) breathed: Instant,
+    pub(super) claim: Claim,
+    /// Why nothing more can be condemned in this pass. It was told once.
+    pub(super) obstacle: Option<Reason>,
+    pub(super) examiner: Examiner,
+    /// Names given back in this pass: the listing may come by them once more.
+    pub(super) restored: HashSet<Vec<u8>>,
+    pub(super) truncated: bool,
+    /// The root was seen to lie where evidence looks, in this pass.
+    pub(super) verified: bool,
+    pub(super) store: Option<Store>,
+}
+
+impl<E: EvidenceSource> Pass<'_, E> {
+    fn run(&mut self) -> Result<(), RemovalError> {
+        if self.options.dry_run {
+            self.count_leftovers()?;
+        } else if let Some(store) = Store::open_existing(&self.root)? {
+            crash::step("after-lock");
+            let result = self.leftovers(&store);
+            self.store = Some(store);
+            result?;
+        }
+        self.list()
+    }
+
+    /// Whether nothing more is to be begun.
+    pub(super) fn is_over(&self) -> bool {
+        let stopped = self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        stopped || self.begun.elapsed() >= self.options.budget
+    }
+
+    /// Lets others have their turn when it is time for that.
+    pub(super) fn breathe(&mut self) {
+        if self.breathed.elapsed() >= PIECE {
+            self.report.progress();
+            (self.between)(self.evidence);
+            self.breathed = Instant::now();
+        }
+    }
+
+    /// Nothing more is condemned in this pass. Entries that pass every fence are kept for this reason.
+    pub(super) fn block(&mut self, reason: Reason, note: String) {
+        if self.obstacle.is_none() {
+            self.obstacle = Some(reason);
+            self.report.note(note);
+        }
+    }
+
+    /// Waits, confirms, and restores or removes every entry of a group. Nothing of it is left without an end, but for
+    /// what cannot be moved or removed.
+    pub(super) fn conclude(&mut self, store: &Store, group: Group) {
+        let Group { batches, entries, .. } = group;
+        if !entries.is_empty() {
+            crash::step("after-condemn");
+            let proofs = self.wait().and_then(|()| self.prove(&batches, &entries));
+            crash::step("after-confirm");
+            self.examiner.refresh();
+            match proofs {
+                Ok(proofs) => {
+                    for (condemned, proof) in entries.into_iter().zip(proofs) {
+                        self.breathe();
+                        self.end(&batches, condemned, proof);
+                    }
+                }
+                Err(note) => {
+                    self.block(Reason::NoEvidence, note);
+                    for condemned in entries {
+                        self.breathe();
+                        self.give_back(&batches, condemned, Denied::of(Reason::NoEvidence));
+                    }
+                }
+            }
+            crash::step("after-remove");
+        }
+        for batch in &batches {
+            // What is still condemned keeps it from being removed.
+            let _ = directory::remove_directory(store.directory(), &batch.name);
+        }
+        self.report.progress();
+    }
+
+    /// Waits until every mount call that could have resolved an old path is over.
+    fn wait(&mut self) -> Result<(), String> {
+        let left = self.options.budget.saturating_sub(self.begun.elapsed());
+        let settled = self.evidence.settle(self.options.settle_limit.min(left.max(SETTLE_LEAST)));
+        crash::step("after-settle");
+        match settled {
+            Settled::Clock => Ok(()),
+            Settled::Fixed(waited) => {
+                self.report.weaker(waited);
+                Ok(())
+            }
+            Settled::Overdue { calls } => Err(format!(
+                "mount calls that began before entries were condemned have not come back, so all were restored: {}",
+                calls.join(", ")
+            )),
+        }
+    }
+
+    /// Takes fresh evidence and asks it about every entry.
+    fn prove(&mut self, batches: &[Batch], entries: &[Condemned]) -> Result<Vec<Proof>, String> {
+        let Self { rules, index, location, root, evidence, report, claim, .. } = self;
+        let view = evidence.confirm().map_err(|error| {
+            format!("no fresh evidence could be taken, so all that was condemned was restored: {}", chain(&error))
+        })?;
+        root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
+        claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
+        let with_pins = report.per_entry;
+        let proof = |condemned: &Condemned| {
+            prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins)
+        };
+        Ok(entries.iter().map(proof).collect())
+    }
+
+    /// Brings one condemned entry to its end.
+    fn end(&mut self, batches: &[Batch], condemned: Condemned, proof: Proof) {
+        let batch = &batches[condemned.batch];
+        let confirmed = match confirm(self.rules, &mut self.examiner, batch, condemned, proof) {
+            Ok(confirmed) => confirmed,
+            Err((condemned, Some(denied))) => return self.give_back(batches, condemned, denied),
+            Err((condemned, None)) => {
+                // Somebody else removed it.
+                return self.report.entry(condemned.name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
+            }
+        };
+        let key = (batch.name.to_bytes().to_vec(), confirmed.condemned().name.to_bytes().to_vec());
+        let rule = self.rules.remove;
+        let name = confirmed.condemned().name.clone();
+        let Self { options, evidence, between, report, breathed, .. } = self;
+        let mut go_on = || {
+            if breathed.elapsed() >= PIECE {
+                report.progress();
+                between(evidence);
+                *breathed = Instant::now();
+            }
+            !options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+        };
+        let removal = remove(confirmed, batch, rule, &mut go_on);
+        match removal {
+            Removal::Gone => {
+                self.state.stuck.remove(&key);
+                self.report.entry(name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
+                crash::step("mid-remove");
+            }
+            Removal::Filled(condemned) => self.give_back(batches, condemned, Denied::of(Reason::NotEmpty)),
+            Removal::Mounted(condemned) => self.give_back(batches, condemned, Denied::of(Reason::Pinned)),
+            Removal::Stuck(fault) => {
+                let stuck = Stuck::again(self.state.stuck.get(&key).copied(), Instant::now());
+                self.state.stuck.insert(key, stuck);
+                let detail = Some(format!("it stays condemned and is tried again more and more rarely: {fault}"));
+                self.report.entry(name.to_bytes(), Outcome::Condemned, Some(Reason::Failed), Vec::new(), detail);
+            }
+            Removal::Interrupted => {
+                let detail = Some("reclaim was told to stop half-way; a later pass goes on".into());
+                self.report.entry(name.to_bytes(), Outcome::Condemned, None, Vec::new(), detail);
+            }
+        }
+    }
+
+    fn give_back(&mut self, batches: &[Batch], condemned: Condemned, mut denied: Denied) {
+        let batch = &batches[condemned.batch];
+        let outcome = restore(&self.root.directory, batch, &condemned, &mut denied);
+        let name = condemned.name.to_bytes();
+        if matches!(outcome, Outcome::Restored(_)) {
+            self.restored.insert(name.to_vec());
+            self.state.stuck.remove(&(batch.name.to_bytes().to_vec(), name.to_vec()));
+        }
+        self.report.entry(name, outcome, Some(denied.reason), denied.pins, denied.detail);
+    }
+}
+
+/// An error with its causes, for people.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The claim of the evidence that was taken last.
+#[derive(Debug, Default)]
+pub(super) struct Claim {
+    producer: Option<Producer>,
+    complete: bool,
+    covered: bool,
+    gaps: BTreeMap<&'static str, u64>,
+}
+
+impl Claim {
+    /// Takes the claim of a view, for the root's owner.
+    pub(super) fn take(&mut self, view: &View<'_>, owner: u32) {
+        let gaps = view.coverage.gaps().iter().map(|(cause, count)| (cause.name(), *count)).collect();
+        let (complete, covered) = (view.coverage.complete(), view.coverage.covered(owner));
+        *self = Self { producer: Some(view.producer), complete, covered, gaps };
+    }
+}
+
+/// Counts entries and tells of them. The only way into either, so that neither goes without the other.
+pub(super) struct Report<'a> {
+    tally: Tally,
+    pub(super) candidates: u64,
+    faults: u64,
+    weaker_told: bool,
+    pub(super) per_entry: bool,
+    on_event: &'a mut dyn FnMut(PassEvent),
+}
+
+impl Report<'_> {
+    /// What became of an entry.
+    pub(super) fn entry(
+        &mut self,
+        name: &[u8],
+        outcome: Outcome,
+        reason: Option<Reason>,
+        pins: Vec<Pin>,
+        detail: Option<String>,
+    ) {
+        self.tally.record(outcome);
+        let is_fault = matches!(outcome, Outcome::Restored(_) | Outcome::Condemned) || detail.is_some();
+        if !self.per_entry && is_fault {
+            self.faults += 1;
+            if self.faults == FAULTS_TOLD + 1 {
+                self.note("more entries were restored or failed; only counts are told of them from here on".into());
+            }
+        }
+        if self.per_entry || (is_fault && self.faults <= FAULTS_TOLD) {
+            self.tell(name, outcome, reason, pins, detail);
+        }
+    }
+
+    /// What became of an entry that was told of in an earlier pass already.
+    pub(super) fn quiet(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, detail: Option<String>) {
+        self.tally.record(outcome);
+        if self.per_entry {
+            self.tell(name, outcome, reason, Vec::new(), detail);
+        }
+    }
+
+    fn tell(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, pins: Vec<Pin>, detail: Option<String>) {
+        let verdict = match outcome {
+            Outcome::Kept(_) => Verdict::Kept,
+            Outcome::Restored(_) => Verdict::Restored,
+            Outcome::Removed => Verdict::Removed,
+            Outcome::Condemned => Verdict::Condemned,
+            Outcome::WouldRemove => Verdict::WouldRemove,
+        };
+        (self.on_event)(PassEvent::Entry(EntryEvent { name: name.to_vec(), verdict, reason, pins, detail }));
+    }
+
+    /// Something about the pass as a whole.
+    pub(super) fn note(&mut self, note: String) {
+        (self.on_event)(PassEvent::Note(note));
+    }
+
+    /// Tells, once in a pass, that the wait before confirmation is no proof.
+    fn weaker(&mut self, waited: Duration) {
+        if !std::mem::replace(&mut self.weaker_told, true) {
+            let waited = waited.as_millis();
+            self.note(format!("there is no mount clock: {waited} ms are waited instead, which is a weaker guarantee"));
+        }
+    }
+
+    /// Tells how far the pass is.
+    pub(super) fn progress(&mut self) {
+        let (listed, removed) = (self.tally.listed(), self.tally.removed());
+        (self.on_event)(PassEvent::Progress { listed, removed });
+    }
+}
+
+fn summary(
+    rules: &RootConfig,
+    report: Report<'_>,
+    claim: Claim,
+    options: &PassOptions,
+    truncated: bool,
+    begun: Instant,
+) -> PassSummary {
+    let Report { tally, candidates, .. } = report;
+    let Claim { producer, complete, covered, gaps } = claim;
+    PassSummary {
+        root: rules.name.clone(),
+        // Nothing was asked where there was nothing to ask about; then nothing was removed on it either.
+        evidence: producer.unwrap_or(Producer::Scan),
+        complete,
+        covered,
+        gaps,
+        listed: tally.listed(),
+        candidates,
+        kept: tally.kept().clone(),
+        removed: tally.removed(),
+        restored: tally.restored(),
+        condemned: tally.condemned(),
+        truncated,
+        dry_run: options.dry_run,
+        elapsed_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,50 @@
+//! Removing what was confirmed, by descriptor.
+
+use super::condemn::{Batch, Condemned};
+use super::confirm::Confirmed;
+use super::error::failed;
+use super::tree;
+use crate::config::RemoveRule;
+use crate::model::fence::FileKind;
+use crate::sys::directory;
+use nix::errno::Errno;
+
+/// How a removal ended.
+#[derive(Debug)]
+pub(super) enum Removal {
+    /// It is gone.
+    Gone,
+    /// It came to hold something after it was confirmed, and only what is empty may go.
+    Filled(Condemned),
+    /// Something is mounted there in our own namespace.
+    Mounted(Condemned),
+    /// It could not be removed, or not all of it.
+    Stuck(String),
+    /// It was told to stop half-way. A later pass goes on.
+    Interrupted,
+}
+
+/// Removes an entry. `go_on` is asked now and then; once it says no, a tree is left half-way.
+pub(super) fn remove(
+    confirmed: Confirmed,
+    batch: &Batch,
+    rule: RemoveRule,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Removal {
+    let name = confirmed.condemned().name.as_c_str();
+    let (call, result) = match (confirmed.kind(), rule) {
+        (FileKind::Directory, RemoveRule::Empty) => ("rmdir", directory::remove_directory(&batch.directory, name)),
+        (FileKind::Directory, RemoveRule::Tree) => match tree::remove(&batch.directory, name, go_on) {
+            tree::Outcome::Gone => ("rmdir", Ok(())),
+            tree::Outcome::Interrupted => return Removal::Interrupted,
+            tree::Outcome::Failed(faults) => return Removal::Stuck(faults),
+        },
+        _ => ("unlinkat", directory::remove_file(&batch.directory, name)),
+    };
+    match result {
+        Ok(()) | Err(Errno::ENOENT) => Removal::Gone,
+        Err(Errno::ENOTEMPTY | Errno::EEXIST) => Removal::Filled(confirmed.into_condemned()),
+        Err(Errno::EBUSY) => Removal::Mounted(confirmed.into_condemned()),
+        Err(error) => Removal::Stuck(failed(call, error)),
+    }
+}

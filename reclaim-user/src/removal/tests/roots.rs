@@ -1,0 +1,120 @@
+//! Roots that are none, and a `.reclaim` that is not ours.
+
+use super::support::{Evidence, Room, names, options, run, run_with};
+use crate::config::{RemoveRule, RootConfig};
+use crate::model::report::Reason;
+use crate::removal::{RemovalError, RootState};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount, umount};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
+
+fn refusal(room: &Room, rules: &RootConfig, evidence: &mut Evidence) -> RemovalError {
+    let before = names(&room.path("outside"));
+    let error = run_with(rules, evidence, &options(), &mut RootState::default()).unwrap_err();
+    assert_eq!(names(&room.path("outside")), before);
+    error
+}
+
+#[test]
+fn a_missing_or_empty_root_is_nothing_to_do() {
+    let room = Room::new();
+    let told = run(&room.rules(), &mut Evidence::of(&room));
+    assert_eq!((told.summary.listed, told.summary.truncated), (0, false));
+    let missing = RootConfig { path: room.path("absent"), ..room.rules() };
+    assert_eq!(run(&missing, &mut Evidence::of(&room)).summary.listed, 0);
+}
+
+#[test]
+fn a_root_that_became_a_link_is_refused() {
+    let room = Room::new();
+    room.stale("a");
+    fs::create_dir(room.path("outside/a")).unwrap();
+    let mut evidence = Evidence::of(&room);
+    fs::rename(room.root(), room.path("aside")).unwrap();
+    symlink(room.path("outside"), room.root()).unwrap();
+    let error = refusal(&room, &room.rules(), &mut evidence);
+    assert!(matches!(error, RemovalError::Configuration { .. }) && error.to_string().contains("link"), "{error}");
+    fs::remove_file(room.root()).unwrap();
+    // A link further up is no better.
+    symlink(room.path("outside"), room.path("way")).unwrap();
+    let behind = RootConfig { path: room.path("way/a"), ..room.rules() };
+    assert!(matches!(refusal(&room, &behind, &mut evidence), RemovalError::Configuration { .. }));
+    let slash = RootConfig { path: "/".into(), ..room.rules() };
+    assert!(matches!(refusal(&room, &slash, &mut evidence), RemovalError::Configuration { .. }));
+    fs::write(room.root(), "").unwrap();
+    assert!(matches!(refusal(&room, &room.rules(), &mut evidence), RemovalError::Configuration { .. }));
+}
+
+#[test]
+fn a_store_that_is_not_ours_is_refused() {
+    let plant: [(&str, fn(&Room)); 5] = [
+        ("not a directory", |room| symlink(room.path("outside"), room.entry(".reclaim")).unwrap()),
+        ("not a directory", |room| fs::write(room.entry(".reclaim"), "").unwrap()),
+        ("belongs to user 1000", |room| {
+            fs::DirBuilder::new().mode(0o700).create(room.entry(".reclaim")).unwrap();
+            chown(room.entry(".reclaim"), Some(1000), None).unwrap();
+        }),
+        ("has mode 0750", |room| {
+            fs::create_dir(room.entry(".reclaim")).unwrap();
+            fs::set_permissions(room.entry(".reclaim"), Permissions::from_mode(0o750)).unwrap();
+        }),
+        ("is a mount point", |room| {
+            fs::DirBuilder::new().mode(0o700).create(room.entry(".reclaim")).unwrap();
+            fs::set_permissions(room.path("outside"), Permissions::from_mode(0o700)).unwrap();
+            let (from, to) = (room.path("outside"), room.entry(".reclaim"));
+            mount(Some(&from), &to, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        }),
+    ];
+    for (fault, plant) in plant {
+        let room = Room::new();
+        room.stale("a");
+        plant(&room);
+        let error = refusal(&room, &room.rules(), &mut Evidence::of(&room));
+        assert!(matches!(error, RemovalError::Refused { .. }) && error.to_string().contains(fault), "{error}");
+        assert_eq!(room.names(), [".reclaim", "a"]);
+        let _ = umount(&room.entry(".reclaim"));
+    }
+}
+
+#[test]
+fn a_root_that_is_held_says_by_whom() {
+    let room = Room::new();
+    room.stale("a");
+    fs::DirBuilder::new().mode(0o700).create(room.entry(".reclaim")).unwrap();
+    let held = Flock::lock(File::open(room.entry(".reclaim")).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let error = refusal(&room, &room.rules(), &mut Evidence::of(&room));
+    assert!(matches!(error, RemovalError::Busy { process: Some(process), .. } if process == std::process::id()), "{error}");
+    drop(held);
+    assert_eq!(run(&room.rules(), &mut Evidence::of(&room)).summary.removed, 1);
+    assert!(room.names().is_empty(), "an empty store of an earlier pass is removed too");
+}
+
+#[test]
+fn a_read_only_root_is_listed_and_said_once() {
+    let room = Room::new();
+    for name in ["a", "b", "c"] {
+        room.stale(name);
+    }
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, &room.path(""), None::<&str>, flags, None::<&str>).unwrap();
+    let told = run(&room.rules(), &mut Evidence::of(&room));
+    assert_eq!((told.kept(Reason::Failed), told.summary.listed, told.summary.condemned), (3, 3, 0));
+    assert_eq!(told.notes.len(), 1, "{:?}", told.notes);
+    assert!(told.notes[0].contains("read-only"));
+    assert_eq!(room.names(), ["a", "b", "c"]);
+}
+
+#[test]
+fn our_own_store_under_another_name_is_kept() {
+    let room = Room::new();
+    room.stale("a");
+    let mut evidence = Evidence::of(&room);
+    let (store, renamed) = (room.entry(".reclaim"), room.entry("renamed"));
+    // Whoever owns the root may rename what is in it.
+    evidence.while_condemned = Some(Box::new(move || fs::rename(&store, &renamed).unwrap()));
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let told = run(&rules, &mut evidence);
+    assert_eq!(told.summary.removed, 1, "{told:#?}");
+    assert_eq!(room.names(), ["renamed"]);
+}

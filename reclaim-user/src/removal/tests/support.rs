@@ -1,0 +1,366 @@
+//! A tmpfs of its own for each test, evidence from a small scanner of /proc, and sandboxes as child processes.
+
+use crate::config::{KindRule, RemoveRule, RootConfig};
+use crate::evidence::source::{EvidenceSource, Settled, View};
+use crate::model::coverage::{Coverage, Identities};
+use crate::model::id::{Device, Location, MountId, NamespaceId};
+use crate::model::mount::{Layer, Mount, MountTable};
+use crate::model::pin::Pin;
+use crate::model::pin_set::{NamespacePins, PinSet};
+use crate::model::report::{PassSummary, Producer, Reason, Verdict};
+use crate::removal::{EntryEvent, PassEvent, PassOptions, RemovalError, RootState, locate, pass};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use regex::bytes::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A private mount namespace with a tmpfs; the thread stays in it.
+pub(super) struct Room {
+    place: tempfile::TempDir,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self::with("size=512m")
+    }
+
+    pub(super) fn with(options: &str) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "this test mounts: run it as root, with `cargo xtask test`");
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        mount(Some("tmpfs"), place.path(), Some("tmpfs"), MsFlags::empty(), Some(options)).unwrap();
+        fs::create_dir(place.path().join("root")).unwrap();
+        fs::create_dir(place.path().join("outside")).unwrap();
+        Self { place }
+    }
+
+    pub(super) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
+        self.place.path().join(below)
+    }
+
+    /// The root directory.
+    pub(super) fn root(&self) -> PathBuf {
+        self.path("root")
+    }
+
+    pub(super) fn entry(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root().join(name)
+    }
+
+    /// Makes an empty directory as an entry.
+    pub(super) fn stale(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.entry(name);
+        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        path
+    }
+
+    pub(super) fn rules(&self) -> RootConfig {
+        RootConfig {
+            name: "test".into(),
+            path: self.root(),
+            owner: None,
+            pattern: None,
+            kind: KindRule::Any,
+            mode: None,
+            min_age: Duration::ZERO,
+            backstop: None,
+            retain: None,
+            remove: RemoveRule::Empty,
+            pile: None,
+            leases: true,
+        }
+    }
+
+    /// Names of the root, sorted.
+    pub(super) fn names(&self) -> Vec<String> {
+        names(&self.root())
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(self.place.path(), nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+pub(super) fn names(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+pub(super) fn pattern(text: &str) -> Option<Regex> {
+    Some(Regex::new(text).unwrap())
+}
+
+/// What the evidence does at some moment of the protocol.
+type Act = Box<dyn FnMut()>;
+
+/// Evidence that reads every mount namespace through /proc each time, and does what a test asks at certain moments.
+pub(super) struct Evidence {
+    location: Location,
+    pins: PinSet,
+    coverage: Coverage,
+    /// Ends of the next waits; [`Settled::Clock`] after the last.
+    pub(super) settled: Vec<Settled>,
+    /// Done once, while everything condemned waits for confirmation.
+    pub(super) while_condemned: Option<Act>,
+    /// Pins that confirm sees besides, and consult does not.
+    pub(super) late_pins: Vec<Pin>,
+    /// A layer that cannot be resolved: seen by consult too, or by confirm alone.
+    pub(super) layer: Option<(Vec<u8>, bool)>,
+    /// What lowers the claim: of consult too, or of confirm alone.
+    pub(super) gap: Option<(crate::model::coverage::Reach, bool)>,
+    pub(super) consult_fails: bool,
+    pub(super) confirm_fails: bool,
+    /// Sees no real mounts at all.
+    pub(super) blind: bool,
+    pub(super) consulted: usize,
+    pub(super) confirmed: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no evidence")]
+pub(super) struct NoEvidence;
+
+impl Evidence {
+    pub(super) fn of(room: &Room) -> Self {
+        Self::at(&room.root())
+    }
+
+    pub(super) fn at(root: &Path) -> Self {
+        let location = locate(root).unwrap();
+        Self {
+            pins: PinSet::watching([location.clone()]),
+            location,
+            coverage: full(),
+            settled: Vec::new(),
+            while_condemned: None,
+            late_pins: Vec::new(),
+            layer: None,
+            gap: None,
+            consult_fails: false,
+            confirm_fails: false,
+            blind: false,
+            consulted: 0,
+            confirmed: 0,
+        }
+    }
+
+    fn take(&mut self, fresh: bool) {
+        self.pins = PinSet::watching([self.location.clone()]);
+        self.coverage = full();
+        if !self.blind {
+            for (namespace, table) in scan() {
+                self.pins.replace(namespace, NamespacePins { table, tasks: vec![] });
+            }
+        }
+        if let Some((written, early)) = &self.layer
+            && (fresh || *early)
+        {
+            let layer = Layer { mount: MountId(1), mount_point: None, written: written.clone().into(), places: vec![] };
+            let table = MountTable { mounts: vec![], layers: vec![layer] };
+            self.pins.replace(NamespaceId(1), NamespacePins { table, tasks: vec![] });
+        }
+        if let Some((reach, early)) = &self.gap
+            && (fresh || *early)
+        {
+            self.coverage.lower(crate::model::coverage::GapCause::TaskUnreadable, 1, reach.clone());
+        }
+        if fresh {
+            self.late_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { pins: &self.pins, coverage: &self.coverage, producer: Producer::Scan }
+    }
+
+    /// A pin on a place below the root.
+    pub(super) fn pin(&self, below: &str) -> Pin {
+        Pin {
+            role: crate::model::pin::Role::Layer,
+            location: self.location.join(below.as_bytes()),
+            namespace: None,
+            mount: MountId(7),
+            mount_point: None,
+            state: crate::model::pin::State::Detached,
+        }
+    }
+}
+
+fn full() -> Coverage {
+    Coverage::full(Identities { overflow: 65_534, subordinate: BTreeMap::new() })
+}
+
+impl EvidenceSource for Evidence {
+    type Error = NoEvidence;
+
+    fn consult(&mut self) -> Result<View<'_>, NoEvidence> {
+        self.consulted += 1;
+        if self.consult_fails {
+            return Err(NoEvidence);
+        }
+        self.take(false);
+        Ok(self.view())
+    }
+
+    fn settle(&mut self, _limit: Duration) -> Settled {
+        if let Some(mut act) = self.while_condemned.take() {
+            act();
+        }
+        if self.settled.is_empty() { Settled::Clock } else { self.settled.remove(0) }
+    }
+
+    fn confirm(&mut self) -> Result<View<'_>, NoEvidence> {
+        self.confirmed += 1;
+        if self.confirm_fails {
+            return Err(NoEvidence);
+        }
+        self.take(true);
+        Ok(self.view())
+    }
+}
+
+/// Every mount namespace that some thread is in.
+fn scan() -> Vec<(NamespaceId, MountTable)> {
+    let mut seen = BTreeSet::new();
+    let mut tables = Vec::new();
+    let tasks = |pid: PathBuf| fs::read_dir(pid.join("task")).into_iter().flatten().flatten().map(|task| task.path());
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    for task in processes.filter(|path| path.join("task").exists()).flat_map(tasks) {
+        let Ok(namespace) = fs::metadata(task.join("ns/mnt")) else { continue };
+        if !seen.insert(namespace.ino()) {
+            continue;
+        }
+        let Ok(text) = fs::read(task.join("mountinfo")) else { continue };
+        let mounts = text.split(|byte| *byte == b'\n').filter_map(line).collect();
+        tables.push((NamespaceId(namespace.ino()), MountTable { mounts, layers: vec![] }));
+    }
+    tables
+}
+
+fn line(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&str> = line.split(|byte| *byte == b' ').map(|field| std::str::from_utf8(field).unwrap()).collect();
+    let [id, parent, device, root, point, ..] = *fields.as_slice() else { return None };
+    let (major, minor) = device.split_once(':')?;
+    let clear = |field: &str| field.replace("\\040", " ").replace("\\012", "\n").into_bytes().into_boxed_slice();
+    Some(Mount {
+        id: MountId(id.parse().ok()?),
+        parent: MountId(parent.parse().ok()?),
+        device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
+        root: clear(root.strip_suffix("//deleted").unwrap_or(root)),
+        root_deleted: root.ends_with("//deleted"),
+        point: Some(clear(point)),
+        peer_group: 0,
+        master: 0,
+    })
+}
+
+/// A child in a mount namespace of its own, which begins with this thread's.
+pub(super) struct Sandbox(Child);
+
+impl Sandbox {
+    /// Runs a script in it and waits until it is done; then it only lives.
+    pub(super) fn new(script: &str) -> Self {
+        let script = format!("set -e; {script}; echo ready; exec sleep 600");
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        assert_eq!(told, "ready\n");
+        Self(child)
+    }
+
+    pub(super) fn bind(source: &Path, target: &Path) -> Self {
+        Self::new(&format!("mount --bind '{}' '{}'", source.display(), target.display()))
+    }
+
+    /// Whether a path can be written to in the sandbox.
+    pub(super) fn can_write(&self, path: &Path) -> bool {
+        let file = path.join("probe");
+        let script = format!("touch '{0}' && rm '{0}'", file.display());
+        let process = self.0.id().to_string();
+        Command::new("nsenter").args(["--mount", "--target", &process, "sh", "-c", &script]).status().unwrap().success()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A pass and what it told.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) summary: PassSummary,
+    pub(super) entries: Vec<EntryEvent>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Told {
+    pub(super) fn kept(&self, reason: Reason) -> u64 {
+        self.summary.kept.get(&reason).copied().unwrap_or(0)
+    }
+
+    /// Verdict and reason of an entry; panics unless exactly one was told.
+    pub(super) fn of(&self, name: &str) -> (Verdict, Option<Reason>) {
+        let told: Vec<&EntryEvent> = self.entries.iter().filter(|entry| entry.name == name.as_bytes()).collect();
+        let [entry] = *told.as_slice() else { panic!("`{name}` was told {} times: {self:#?}", told.len()) };
+        (entry.verdict, entry.reason)
+    }
+
+    pub(super) fn detail(&self, name: &str) -> String {
+        let entry = self.entries.iter().find(|entry| entry.name == name.as_bytes()).unwrap();
+        entry.detail.clone().unwrap_or_default()
+    }
+}
+
+pub(super) fn options() -> PassOptions {
+    PassOptions { per_entry: true, budget: Duration::from_secs(60), ..PassOptions::default() }
+}
+
+pub(super) fn run_with(
+    rules: &RootConfig,
+    evidence: &mut Evidence,
+    options: &PassOptions,
+    state: &mut RootState,
+) -> Result<Told, RemovalError> {
+    let (mut entries, mut notes) = (Vec::new(), Vec::new());
+    let mut listen = |event| match event {
+        PassEvent::Entry(entry) => entries.push(entry),
+        PassEvent::Note(note) => notes.push(note),
+        PassEvent::Progress { .. } => {}
+    };
+    let location = evidence.location.clone();
+    let summary = pass(rules, 0, &location, evidence, options, state, &mut listen, &mut |_| {})?;
+    let kept: u64 = summary.kept.values().sum();
+    let would = if summary.dry_run { summary.candidates } else { 0 };
+    assert_eq!(summary.listed, summary.removed + summary.condemned + kept + would, "{summary:?}");
+    Ok(Told { summary, entries, notes })
+}
+
+/// One whole pass without a history.
+pub(super) fn run(rules: &RootConfig, evidence: &mut Evidence) -> Told {
+    run_with(rules, evidence, &options(), &mut RootState::default()).unwrap()
+}
+
+/// The condemned entry's path while the pass is in its wait.
+pub(super) fn condemned(root: &Path, name: &str) -> PathBuf {
+    let store = root.join(".reclaim");
+    let batch = names(&store).into_iter().find(|batch| store.join(batch).join(name).exists());
+    store.join(batch.unwrap()).join(name)
+}
