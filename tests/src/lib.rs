@@ -1,1 +1,37 @@
-//! x
+//! Support for the tests of `reclaim`: private hosts, real sandboxes, and the built binary.
+//!
+//! A test runs in a mount namespace of its own ([`private_host`]), makes sandboxes as child processes ([`Actor`]) and
+//! asks the binary that `RECLAIM_BIN` names ([`Reclaim`], [`Service`]). The names of test files tell what they need:
+//! `host_` root on one machine, `race_` and `crash_` the same and more time.
+
+mod actor;
+mod background;
+mod config;
+mod fail;
+mod helper;
+mod host;
+mod kept;
+mod loops;
+mod process;
+mod protocol;
+mod reclaim;
+mod report;
+mod serve;
+mod service;
+mod skip;
+mod subject;
+
+pub use actor::Actor;
+pub use background::{Background, Crowd, LoopCounts};
+pub use config::{ConfigFile, Root};
+pub use fail::OrFail;
+pub use helper::helper_main;
+pub use host::{Host, private_host, set_mode};
+pub use kept::Kept;
+pub use process::{Finished, helper_program, run_to_end, wait_until};
+pub use protocol::{Answer, Request};
+pub use reclaim::{Reclaim, reclaim_binary};
+pub use report::{Covered, EntryLine, Pass, PinLine, QueryLine, ScanLine, TaskLine, WhoLine};
+pub use service::{Connection, Service};
+pub use skip::{kernel_lists_namespaces, program_on_path};
+pub use subject::{Mode, Subject};

@@ -75,5 +75,9 @@ pub(crate) fn as_root<S: AsRef<OsStr>>(why: &str, arguments: &[S]) -> Result<()>
     }
     eprintln!("{why} needs root: asking through sudo");
     let program = env::current_exe().context("cannot find this program's own file")?;
-    run(Command::new("sudo").arg("--").arg(program).args(arguments))
+    let status = Command::new("sudo").arg("--").arg(program).args(arguments).status().context("cannot start sudo")?;
+    if !status.success() {
+        bail!("the part that runs as root failed ({status})");
+    }
+    Ok(())
 }

@@ -103,3 +103,27 @@ impl Toolchain {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outer_cargo_does_not_leak_in() {
+        let toolchain =
+            Toolchain::parse("CARGO=/a/cargo\nRUSTC=/a/rustc\nPATH_PREPEND=/a\nOTHER=1\n").expect("complete");
+        let command = toolchain.command("build", Path::new("/target"));
+        let set = |name: &str| command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value);
+        // cargo sets this for the tests that it runs, and so does `cargo xtask test`.
+        assert!(env::var_os("CARGO_MANIFEST_DIR").is_some());
+        assert!(command.get_envs().any(|(key, value)| key == "CARGO_MANIFEST_DIR" && value.is_none()));
+        assert_eq!(set("RUSTC"), Some("/a/rustc".as_ref()));
+        assert!(set("PATH").is_some_and(|path| path.to_string_lossy().starts_with("/a:")));
+        assert_eq!(set("RUSTC_BOOTSTRAP"), None);
+    }
+
+    #[test]
+    fn a_description_without_a_compiler_is_none() {
+        assert_eq!(Toolchain::parse("CARGO=/a/cargo\nRUSTC=\n"), None);
+    }
+}

@@ -130,6 +130,14 @@ impl Clock {
         self.state().stragglers.weakness()
     }
 
+    /// Gives threads that were inside a call when the probes were attached until the deadline to be seen outside. Those
+    /// that are not, and those that may not be looked at, are left to [`Clock::wait_since`].
+    pub(super) fn wait_for_stragglers(&self, deadline: Instant) {
+        let mut state = self.state();
+        let mut pause = Pause::new(deadline);
+        while !state.stragglers.are_seen_outside() && pause.take().is_some() {}
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while waiting leaves nothing half done: the generation may be any.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -67,6 +67,12 @@ impl Stragglers {
         found
     }
 
+    /// Whether every thread that may be looked at was seen outside, after looking again.
+    pub(super) fn are_seen_outside(&mut self) -> bool {
+        self.look_again();
+        self.threads.is_empty()
+    }
+
     /// Looks again at those not seen outside yet.
     pub(super) fn look_again(&mut self) -> Left {
         self.threads.retain(|&(process, thread), seen| match observe(process, thread) {
@@ -133,8 +139,12 @@ fn may_be_the_same(first: Seen, now: Seen) -> bool {
 /// None for a thread that is not in a mount-class call.
 fn observe(process: u32, thread: u32) -> io::Result<Option<Seen>> {
     let folder = format!("/proc/{process}/task/{thread}");
-    let user_ticks = user_ticks(&fs::read(format!("{folder}/stat"))?)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat without a time"))?;
+    let stat = parse_stat(&fs::read(format!("{folder}/stat"))?)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat without its fields"))?;
+    let Stat { makes_calls, user_ticks } = stat;
+    if !makes_calls {
+        return Ok(None);
+    }
     let text = fs::read_to_string(format!("{folder}/syscall"))?;
     let Some(call) = parse(&text) else {
         return Ok(Some(Seen { inside: None, user_ticks }));
@@ -182,11 +192,26 @@ fn parse(text: &str) -> Option<Call> {
     Some(Call { number, first, stack })
 }
 
-/// Field 14 of a `stat` file, after a name that may hold anything. proc_pid_stat(5).
-fn user_ticks(stat: &[u8]) -> Option<u64> {
+/// What a `stat` file says of a thread.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    /// Not dead, and not a thread of the kernel.
+    makes_calls: bool,
+    user_ticks: u64,
+}
+
+/// `PF_KTHREAD`. <include/linux/sched.h>
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// Fields 3, 9 and 14 of a `stat` file, after a name that may hold anything. proc_pid_stat(5).
+fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(11)?.parse().ok()
+    let mut fields = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    let user_ticks = fields.nth(4)?.parse().ok()?;
+    let dead = matches!(state, "Z" | "X" | "x");
+    Some(Stat { makes_calls: !dead && flags & KERNEL_THREAD == 0, user_ticks })
 }
 
 fn numbers_in(folder: PathBuf) -> io::Result<Vec<u32>> {
@@ -217,11 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_found_after_any_name() {
-        let stat = b"12 (a) b 1 (c) S 1 12 12 0 -1 4194560 1 0 0 0 77 5 0 0 20 0 1 0 99 1 1";
-        assert_eq!(user_ticks(stat), Some(77));
-        assert_eq!(user_ticks(b"12 (name) S 1"), None);
-        assert_eq!(user_ticks(b""), None);
+    fn stat_lines_are_understood_after_any_name() {
+        let stat =
+            |state, flags| format!("12 (a) b 1 (c) {state} 1 12 12 0 -1 {flags} 1 0 0 0 77 5 0 0 20 0 1 0 99 1 1");
+        let parsed = |state, flags| parse_stat(stat(state, flags).as_bytes());
+        assert_eq!(parsed("S", 0x40_0100), Some(Stat { makes_calls: true, user_ticks: 77 }));
+        assert_eq!(parsed("Z", 0x40_0100), Some(Stat { makes_calls: false, user_ticks: 77 }));
+        assert_eq!(parsed("I", 0x60_8040), Some(Stat { makes_calls: false, user_ticks: 77 }));
+        assert_eq!(parse_stat(b"12 (name) S 1"), None);
+        assert_eq!(parse_stat(b""), None);
     }
 
     #[test]

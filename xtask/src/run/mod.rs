@@ -8,24 +8,26 @@ mod tell;
 
 pub(crate) use tell::grouped;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use nix::unistd::geteuid;
 
-use crate::command::{as_root, find, run as run_command};
+use crate::command::{as_root, find, shown};
 use crate::{build, sandbox};
 
 /// What to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Run the service on this configuration, in the foreground, instead of the demonstration
-    #[arg(long)]
-    config: Option<PathBuf>,
     #[command(flatten)]
     size: Size,
+    /// After --: run the service in the foreground with these arguments, such as --config FILE, and no demonstration
+    #[arg(last = true)]
+    service: Vec<OsString>,
 }
 
 /// How large the demonstration is.
@@ -45,34 +47,38 @@ pub(crate) struct Size {
 /// The build fails, the service does, or the demonstration does not end as it should.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let binary = build::run()?;
-    let binary = binary.to_str().context("the binary's path is not UTF-8")?;
     let root = geteuid().is_root();
-    let Some(config) = &options.config else {
-        if root {
-            return demo::run(binary.as_ref(), &options.size);
-        }
-        let size = [options.size.stale.to_string(), options.size.sandboxes.to_string()];
-        let arguments = ["demo-as-root", binary, "--stale", &size[0], "--sandboxes", &size[1]];
-        return as_root("making mount namespaces for the demonstration", &arguments);
-    };
-    let arguments = ["run", "--config"].map(String::from);
+    if !options.service.is_empty() {
+        return serve(&binary, &options.service, root);
+    }
+    if root {
+        return demo::run(&binary, &options.size);
+    }
+    let binary = binary.to_str().context("the binary's path is not UTF-8")?;
+    let size = [options.size.stale.to_string(), options.size.sandboxes.to_string()];
+    let arguments = ["demo-as-root", binary, "--stale", &size[0], "--sandboxes", &size[1]];
+    as_root("making mount namespaces for the demonstration", &arguments)
+}
+
+/// Becomes the service, so that signals reach it and its exit status is ours.
+fn serve(binary: &Path, arguments: &[OsString], root: bool) -> Result<()> {
     let mut command = if root {
         Command::new(binary)
     } else {
         eprintln!("reading every mount namespace needs root: asking through sudo");
         find("sudo").context("there is no sudo here: run the same command as root")?;
         let mut sudo = Command::new("sudo");
-        sudo.args(["--", binary]);
+        sudo.arg("--").arg(binary);
         sudo
     };
-    run_command(command.args(arguments).arg(config))
+    Err(command.arg("run").args(arguments).exec()).with_context(|| format!("cannot start {}", shown(&command)))
 }
 
 /// The half of the demonstration that runs as root, started through sudo.
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_as_root(binary: &std::path::Path, size: &Size) -> Result<()> {
+pub(crate) fn run_as_root(binary: &Path, size: &Size) -> Result<()> {
     demo::run(binary, size)
 }
 

@@ -22,14 +22,13 @@ const FAMILIES: [[&str; 5]; 2] = [
 /// Unpacks the compiler, installs what it needs, builds bpf-linker.
 pub(super) fn make(folder: &Path) -> Result<Outcome> {
     if find("apt-get").is_none() || find("dpkg-deb").is_none() {
-        return Ok(Outcome::NotHere("this is no Debian".to_owned()));
+        return Ok(Outcome::NotHere { why: "this is no Debian".to_owned(), commands: vec![] });
     }
     let root = nix::unistd::geteuid().is_root();
     let Some(family) = choose(root)? else {
-        return Ok(Outcome::NotHere(format!(
-            "this Debian offers no compiler of release {} or later",
-            env!("CARGO_PKG_RUST_VERSION")
-        )));
+        let wanted = env!("CARGO_PKG_RUST_VERSION");
+        let commands = if root { vec![] } else { vec!["sudo apt-get update".to_owned()] };
+        return Ok(Outcome::NotHere { why: format!("apt offers no rustc of release {wanted} or later"), commands });
     };
     let place = folder.join("debian");
     let packages = folder.join("packages");
@@ -42,10 +41,11 @@ pub(super) fn make(folder: &Path) -> Result<Outcome> {
     let missing: Vec<String> = wanted.into_iter().filter(|package| !installed(package)).collect();
     if !missing.is_empty() {
         if !root {
-            return Ok(Outcome::NotHere(format!(
-                "without root these packages cannot be installed: {}",
-                missing.join(" ")
-            )));
+            let missing = missing.join(" ");
+            return Ok(Outcome::NotHere {
+                why: format!("without root these packages cannot be installed: {missing}"),
+                commands: vec![format!("sudo apt-get install --no-remove {missing}")],
+            });
         }
         install(&missing, "the compiler and bpf-linker load them")?;
     }

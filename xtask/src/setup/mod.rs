@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::command::{self, find};
+use crate::command;
 use crate::toolchain::{DESCRIPTION, Toolchain, directory};
 
 /// Changes when a toolchain made before must be made again.
@@ -34,8 +34,13 @@ pub(crate) enum Verbosity {
 enum Outcome {
     /// It is there.
     Ready(Toolchain),
-    /// This way is not open here, and why.
-    NotHere(String),
+    /// This way is not open here.
+    NotHere {
+        /// Why, as part of a sentence.
+        why: String,
+        /// What a person could type to open it.
+        commands: Vec<String>,
+    },
 }
 
 /// Makes sure that the toolchain is there and returns it.
@@ -60,6 +65,7 @@ pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
     }
     say(&format!("making the toolchain that builds the BPF programs in {} (once; a few minutes)", folder.display()));
     let mut closed = Vec::new();
+    let mut by_hand = Vec::new();
     for way in [debian::make, rustup::make] {
         match way(&folder)? {
             Outcome::Ready(toolchain) => {
@@ -68,16 +74,18 @@ pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
                 say(&format!("ready: {}", folder.join(DESCRIPTION).display()));
                 return Ok(toolchain);
             }
-            Outcome::NotHere(why) => {
+            Outcome::NotHere { why, commands } => {
                 say(&why);
                 closed.push(why);
+                by_hand.push(commands);
             }
         }
     }
+    let lists: Vec<String> = by_hand.iter().filter(|list| !list.is_empty()).map(|list| list.join("\n    ")).collect();
     bail!(
-        "the BPF toolchain cannot be made here by itself ({}). Type this, then `cargo xtask setup` again:\n{}",
+        "the BPF toolchain cannot be made here without you ({}). Type this, then `cargo xtask setup` again:\n    {}",
         closed.join("; "),
-        by_hand()
+        lists.join("\nor\n    ")
     );
 }
 
@@ -138,18 +146,6 @@ fn describe(folder: &Path, toolchain: &Toolchain) -> Result<()> {
     let partial = folder.join(format!("{DESCRIPTION}.partial"));
     fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
     fs::rename(&partial, folder.join(DESCRIPTION)).context("cannot put the toolchain's description in place")
-}
-
-/// Commands for a person, where set-up cannot go on.
-fn by_hand() -> String {
-    if find("apt-get").is_some() {
-        "    sudo apt-get update\n    sudo apt-get install --no-remove llvm-22-dev libgit2-1.5 libssh2-1 libcurl4 bubblewrap".to_owned()
-    } else {
-        format!(
-            "    curl https://sh.rustup.rs -sSf | sh\n    rustup toolchain install nightly --profile minimal --component rust-src\n    \
-             cargo install cargo-binstall && cargo binstall bpf-linker@{LINKER_VERSION}"
-        )
-    }
 }
 
 /// One line about what is being done and why.

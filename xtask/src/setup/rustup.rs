@@ -9,26 +9,34 @@ use super::{LINKER_VERSION, Outcome, linker, say};
 use crate::command::{self, find};
 use crate::toolchain::Toolchain;
 
+/// What a person types to get the nightly.
+const NIGHTLY: &str = "rustup toolchain install nightly --profile minimal --component rust-src --component clippy";
+
 /// Uses or installs a nightly with the library's source.
 pub(super) fn make(folder: &Path) -> Result<Outcome> {
+    let closed = |why: &str, commands: &[&str]| {
+        let commands = commands.iter().copied().map(str::to_owned).collect();
+        Ok(Outcome::NotHere { why: why.to_owned(), commands })
+    };
+    let binstall = format!("cargo binstall bpf-linker@{LINKER_VERSION}");
+    let linker = ["cargo install cargo-binstall", &binstall];
     if find("rustup").is_none() {
-        return Ok(Outcome::NotHere("rustup is not installed".to_owned()));
+        let rustup = "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh";
+        return closed("rustup is not installed", &[rustup, NIGHTLY, linker[0], linker[1]]);
     }
     if !sysroot().is_some_and(|sysroot| has_source(&sysroot)) {
         say("installing rustup's nightly with rust-src: the BPF target's core library is built from source");
-        let mut install = Command::new("rustup");
-        install.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "rust-src"]);
-        if let Err(error) = command::run(&mut install) {
-            return Ok(Outcome::NotHere(format!("rustup cannot install a nightly with rust-src here: {error:#}")));
+        let mut words = NIGHTLY.split(' ');
+        let mut install = Command::new(words.next().unwrap_or("rustup"));
+        if let Err(error) = command::run(install.args(words)) {
+            return closed(&format!("rustup cannot install its nightly with rust-src: {error:#}"), &[NIGHTLY]);
         }
     }
     let Some(sysroot) = sysroot().filter(|sysroot| has_source(sysroot)) else {
-        return Ok(Outcome::NotHere("rustup's nightly has no rust-src".to_owned()));
+        return closed("rustup's nightly has no rust-src", &[NIGHTLY]);
     };
     let Some(bin) = linker::released(folder)? else {
-        return Ok(Outcome::NotHere(format!(
-            "bpf-linker {LINKER_VERSION} is not in PATH, and cargo-binstall, which installs the released one, is not either"
-        )));
+        return closed("neither bpf-linker nor cargo-binstall, which installs a released one, is in PATH", &linker);
     };
     Ok(Outcome::Ready(Toolchain {
         cargo: sysroot.join("bin/cargo"),

@@ -26,7 +26,7 @@ pub use error::ProbeError;
 pub use hooks::{HookState, HookStatus, Rung};
 
 use super::btf;
-use super::clock::{Clock, Waited};
+use super::clock::Clock;
 use super::ring::{Drained, Ring};
 use super::stragglers::Stragglers;
 use crate::model::event::Event;
@@ -37,7 +37,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RECLAIM_BPF_OBJECT"));
 
 /// How long attaching waits for calls that entered the kernel before it. Those still inside afterwards are waited for
 /// by the clock.
-const SETTLING: Duration = Duration::from_millis(500);
+const SETTLING: Duration = Duration::from_millis(100);
 
 /// How the probes are to listen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,11 +108,7 @@ impl Probes {
         let mut ring = Ring::new(events, Arc::clone(&counters));
         let clock = Clock::new(counters, in_flight, stragglers);
         known_answer::check(&mut ring, &clock)?;
-        match clock.wait_since(clock.now().entered, attached_at + SETTLING) {
-            Waited::Done => {}
-            Waited::Overdue { calls } => tracing::debug!(?calls, "calls are inside the kernel after attaching"),
-            Waited::Unreliable { why } => tracing::debug!("{why}"),
-        }
+        clock.wait_for_stragglers(attached_at + SETTLING);
         Ok(Self { _programs: programs, hooks, rung, attached_at, ring, clock })
     }
 

@@ -1,0 +1,181 @@
+//! Cases 1, 2 and 3: sources and targets of live sandboxes, pids that lie, namespaces without a process.
+
+use reclaim_tests::{
+    Actor, Host, Kept, Mode, OrFail as _, PinLine, Request, Subject, cases, earned_skip, kernel_lists_namespaces,
+};
+use std::path::Path;
+
+cases! {
+    live_empty_source: service, scan, fallback;
+    live_target: service, scan, fallback;
+    launcher_exits_and_child_stays: service, scan, fallback;
+    thread_of_a_zombie_leader: service, scan, fallback;
+    plain_zombies_lower_nothing: service, scan, fallback;
+    namespace_kept_by_file: service, scan;
+    namespace_kept_by_descriptor: service, scan;
+    namespace_without_tasks_cannot_be_listed: fallback;
+    pinned_before_the_first_pass: service;
+}
+
+#[track_caller]
+fn only_pin(subject: &Subject, entry: &Path, namespace: u64) -> PinLine {
+    let mut answer = subject.who(entry);
+    assert_eq!(answer.path, entry.to_string_lossy());
+    answer.pins.retain(|pin| pin.namespace == Some(namespace));
+    assert_eq!(answer.pins.len(), 1, "one pin in namespace {namespace}: {answer:?}");
+    answer.pins.remove(0)
+}
+
+#[track_caller]
+fn expect_task(pin: &PinLine, pid: i32) {
+    assert!(pin.tasks.iter().any(|task| task.pid == pid), "task {pid} in {pin:?}");
+}
+
+fn live_empty_source(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    let (entry, stale) = (host.entry("live"), host.entries("stale", 3));
+    let (mut sandbox, point) = host.sandbox_with(&entry);
+    subject.expect_pinned(&entry);
+    let pin = only_pin(&subject, &entry, sandbox.namespace());
+    assert_eq!((pin.role.as_str(), pin.place.as_str(), pin.state.as_str()), ("source", "exact", "attached"));
+    assert_eq!(pin.mount_point.as_deref(), point.to_str());
+    expect_task(&pin, sandbox.pid());
+
+    let pass = subject.sweep_until_gone(&stale, &[&entry]);
+    assert!(pass.kept("pinned") >= 1, "{pass:?}");
+    sandbox.still_works(&point, &entry);
+
+    sandbox.kill();
+    subject.expect_free(&entry);
+    subject.sweep_until_gone(&[&entry], &[] as &[&Path]);
+    assert!(host.names().is_empty() && host.condemned().is_empty());
+}
+
+fn live_target(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    let (entry, stale) = (host.entry("live"), host.entries("stale", 3));
+    let secret = host.make_file("elsewhere/secret", "kept");
+    let mut sandbox = host.sandbox();
+    sandbox.bind(host.path("elsewhere"), &entry);
+    subject.expect_pinned(&entry);
+    let pin = only_pin(&subject, &entry, sandbox.namespace());
+    assert_eq!((pin.role.as_str(), pin.place.as_str(), pin.state.as_str()), ("target", "exact", "attached"));
+    expect_task(&pin, sandbox.pid());
+
+    let pass = subject.sweep_until_gone(&stale, &[&entry]);
+    assert!(pass.kept("pinned") >= 1, "{pass:?}");
+    assert_eq!(sandbox.ask(&Request::Read(entry.join("secret").into())), "kept");
+
+    sandbox.kill();
+    subject.sweep_until_gone(&[&entry], &[&secret]);
+}
+
+fn launcher_exits_and_child_stays(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    let (entry, stale) = (host.entry("live"), host.entry("stale"));
+    let (mut sandbox, point) = host.sandbox_with(&entry);
+    sandbox.hand_over();
+    subject.expect_pinned(&entry);
+    expect_task(&only_pin(&subject, &entry, sandbox.namespace()), sandbox.pid());
+    subject.sweep_until_gone(&[&stale], &[&entry]);
+    sandbox.still_works(&point, &entry);
+    drop(sandbox);
+    subject.sweep_until_gone(&[&entry], &[] as &[&Path]);
+}
+
+fn thread_of_a_zombie_leader(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    let (entry, stale) = (host.entry("live"), host.entry("stale"));
+    let mut sandbox = Actor::start();
+    let point = host.mount_point();
+    let thread = sandbox.leader_dies(&entry, &point);
+    subject.expect_pinned(&entry);
+    only_pin(&subject, &entry, sandbox.namespace_of_thread(thread));
+    subject.sweep_until_gone(&[&stale], &[&entry]);
+    sandbox.still_works(&point, &entry);
+    drop(sandbox);
+    subject.sweep_until_gone(&[&entry], &[] as &[&Path]);
+}
+
+fn plain_zombies_lower_nothing(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    const ZOMBIES: u64 = 40;
+    let mut parent = Actor::start();
+    let before = subject.scan();
+    parent.ask(&Request::Zombies(usize::try_from(ZOMBIES).or_fail("a count")));
+    let after = subject.scan();
+    for cause in ["task-unreadable", "task-departed", "namespace-unread"] {
+        // Other tests run beside this one, so a few may come and go.
+        assert!(after.gap(cause) < before.gap(cause) + ZOMBIES / 2, "{cause}: {before:?} {after:?}");
+    }
+    let stale = host.entry("stale");
+    subject.sweep_until_gone(&[&stale], &[] as &[&Path]);
+    parent.ask(&Request::Reap);
+}
+
+fn namespace_kept_by_file(host: &Host, mode: Mode) {
+    earned_skip!(kernel_lists_namespaces(), "the kernel has no NS_MNT_GET_NEXT (before 6.12)");
+    kept_namespace(host, mode, Kept::by_file);
+}
+
+fn namespace_kept_by_descriptor(host: &Host, mode: Mode) {
+    earned_skip!(kernel_lists_namespaces(), "the kernel has no NS_MNT_GET_NEXT (before 6.12)");
+    kept_namespace(host, mode, Kept::by_descriptor);
+}
+
+fn kept_namespace(host: &Host, mode: Mode, keep: fn(&Host, &Path) -> Kept) {
+    let subject = Subject::start(host, mode);
+    let (entry, stale) = (host.entry("live"), host.entry("stale"));
+    let kept = keep(host, &entry);
+    subject.expect_pinned(&entry);
+    let pin = only_pin(&subject, &entry, kept.namespace());
+    assert!(pin.tasks.is_empty(), "no task is there: {pin:?}");
+    subject.sweep_until_gone(&[&stale], &[&entry]);
+    kept.still_works(&entry);
+    kept.release();
+    subject.sweep_until_gone(&[&entry], &[] as &[&Path]);
+}
+
+fn namespace_without_tasks_cannot_be_listed(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    let entry = host.entry("live");
+    let kept = Kept::by_descriptor(host, &entry);
+    let scan = subject.scan();
+    assert!(!scan.complete && scan.gap("namespaces-unlisted") > 0, "{scan:?}");
+    let answer = subject.query(&entry);
+    assert_ne!(answer.verdict, "free", "{answer:?}");
+    let who = subject.who(&entry);
+    assert!(!who.complete, "{who:?}");
+    kept.still_works(&entry);
+}
+
+/// The baseline of the service must see what was there before it.
+fn pinned_before_the_first_pass(host: &Host, mode: Mode) {
+    let entries = host.entries("live", 6);
+    let stale = host.entries("stale", 20);
+    let (mut source, point) = host.sandbox_with(&entries[0]);
+    let mut target = host.sandbox();
+    target.bind(host.make_dir("elsewhere"), &entries[1]);
+    let (mut child, child_point) = host.sandbox_with(&entries[2]);
+    child.hand_over();
+    let (mut thread, thread_point) = (Actor::start(), host.mount_point());
+    thread.leader_dies(&entries[3], &thread_point);
+    let (file, descriptor) = (Kept::by_file(host, &entries[4]), Kept::by_descriptor(host, &entries[5]));
+    let mut subject = Subject::start(host, mode);
+    let service = subject.service().or_fail("a service");
+    let first = service.passes().remove(0);
+    assert!(first.kept("pinned") >= 6, "{first:?}");
+    for entry in &entries {
+        subject.expect_pinned(entry);
+    }
+    subject.sweep_until_gone(&stale, &entries);
+    source.still_works(&point, &entries[0]);
+    child.still_works(&child_point, &entries[2]);
+    thread.still_works(&thread_point, &entries[3]);
+    file.still_works(&entries[4]);
+    descriptor.still_works(&entries[5]);
+    drop((source, target, child, thread));
+    file.release();
+    descriptor.release();
+    subject.sweep_until_gone(&entries, &[] as &[&Path]);
+}

@@ -1,0 +1,401 @@
+//! The service: it holds nothing up, follows events, tells its gaps, and heeds signals and requests.
+
+use nix::sys::signal::Signal;
+use reclaim_tests::{
+    Actor, Background, ConfigFile, Connection, Host, OrFail as _, Reclaim, Request, Root, Service, private_host,
+    wait_until,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn start(host: &Host, config: &ConfigFile) -> Service {
+    let mut service = Service::start(host, config, &Reclaim::with(config));
+    service.wait_for_passes(1);
+    service
+}
+
+fn plain(host: &Host) -> ConfigFile {
+    ConfigFile::write(host, [Root::of(host)])
+}
+
+fn text(path: &Path) -> Value {
+    Value::from(path.to_str().or_fail("a path that is UTF-8"))
+}
+
+/// The verdicts in an answer to a query, in the order of its paths.
+#[track_caller]
+fn verdicts(answer: &Value) -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get("verdict").and_then(Value::as_str).map(str::to_owned));
+                map.values().for_each(|value| collect(value, found));
+            }
+            Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    collect(answer, &mut found);
+    assert!(!found.is_empty(), "no verdict in {answer}");
+    found
+}
+
+#[track_caller]
+fn verdict(connection: &mut Connection, path: &Path) -> String {
+    verdicts(&connection.ask(&json!({"op": "query", "paths": [text(path)]}))).remove(0)
+}
+
+fn is_error(answer: &Value) -> bool {
+    answer.get("error").is_some() || answer["type"] == "error"
+}
+
+#[test]
+fn the_first_pass_holds_nothing_up() {
+    private_host(|host| {
+        host.entries("stale-", 30_000);
+        let pinned = host.entry("pinned");
+        let (mut sandbox, point) = host.sandbox_with(&pinned);
+        let config = plain(host);
+        let service = Service::start(host, &config, &Reclaim::with(&config));
+        let mut connection = service.connect();
+        let mut answers = 0;
+        let mut slowest = Duration::ZERO;
+        while service.passes().is_empty() {
+            let asked = Instant::now();
+            let status = connection.ask(&json!({"op": "status"}));
+            slowest = slowest.max(asked.elapsed());
+            assert!(!is_error(&status), "{status}");
+            if service.passes().is_empty() {
+                answers += 1;
+            }
+            assert_ne!(verdict(&mut connection, &pinned), "free");
+        }
+        assert!(answers > 0, "status did not answer while the first pass ran; the slowest took {slowest:?}");
+        eprintln!("{answers} answers during the pass, the slowest after {slowest:?}");
+        assert!(pinned.is_dir());
+        sandbox.still_works(&point, &pinned);
+    });
+}
+
+#[test]
+fn the_live_set_follows_events() {
+    private_host(|host| {
+        let entries = host.entries("entry-", 8);
+        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
+        let service = start(host, &config);
+        let mut connection = service.connect();
+        for entry in &entries {
+            wait_until("free", Duration::from_secs(20), || (verdict(&mut connection, entry) == "free").then_some(()));
+        }
+        for round in 0..5 {
+            let mut sandboxes = Vec::new();
+            for entry in &entries {
+                sandboxes.push(host.sandbox_with(entry));
+                assert_eq!(verdict(&mut connection, entry), "pinned", "at once, in round {round}");
+            }
+            // One lets go by itself, one dies, one hands over and dies later.
+            let (mut first, point) = sandboxes.remove(0);
+            first.unmount(&point);
+            assert_eq!(verdict(&mut connection, &entries[0]), "free", "at once, in round {round}");
+            sandboxes.remove(0).0.kill();
+            wait_until("free after the end of a sandbox", Duration::from_secs(5), || {
+                (verdict(&mut connection, &entries[1]) == "free").then_some(())
+            });
+            sandboxes[0].0.hand_over();
+            assert_eq!(verdict(&mut connection, &entries[2]), "pinned");
+            drop(sandboxes);
+            for entry in &entries {
+                wait_until("free again", Duration::from_secs(5), || {
+                    (verdict(&mut connection, entry) == "free").then_some(())
+                });
+            }
+        }
+        let answer =
+            connection.ask(&json!({"op": "query", "paths": entries.iter().map(|e| text(e)).collect::<Vec<_>>()}));
+        assert_eq!(verdicts(&answer), vec!["free"; entries.len()], "many at once");
+    });
+}
+
+#[test]
+fn a_bind_from_a_process_that_was_there_before_is_seen() {
+    private_host(|host| {
+        let entry = host.entry("entry");
+        let (mut early, point) = (host.sandbox(), host.mount_point());
+        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
+        let service = start(host, &config);
+        let mut connection = service.connect();
+        for _ in 0..20 {
+            early.bind(&entry, &point);
+            assert_eq!(verdict(&mut connection, &entry), "pinned");
+            early.unmount(&point);
+            assert_eq!(verdict(&mut connection, &entry), "free");
+        }
+        // In the namespace of the service itself as well.
+        host.bind(&entry, &point);
+        assert_eq!(verdict(&mut connection, &entry), "pinned");
+        host.unmount(&point);
+        assert_eq!(verdict(&mut connection, &entry), "free");
+    });
+}
+
+/// Case 9: the service is stopped while the ring fills up.
+#[test]
+fn a_gap_is_told_and_never_frees() {
+    private_host(|host| {
+        let [entry, ended, elsewhere] = ["entry", "ended", "elsewhere"].map(|name| host.entry(name));
+        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
+        let service = start(host, &config);
+        let mut connection = service.connect();
+        let (gone, _) = host.sandbox_with(&ended);
+        assert_eq!(verdict(&mut connection, &ended), "pinned");
+
+        service.signal(Signal::SIGSTOP);
+        let noise = Background::bind_rounds(&elsewhere, &host.mount_point(), 50_000);
+        noise.wait(Duration::from_secs(120)).expect_clean("50,000 binds");
+        let (mut sandbox, point) = host.sandbox_with(&entry);
+        gone.kill();
+        service.signal(Signal::SIGCONT);
+
+        let answer = verdict(&mut connection, &entry);
+        assert_ne!(answer, "free", "it was bound while nobody looked");
+        let status = connection.ask(&json!({"op": "status"}));
+        assert!(loss_in(&status) > 0, "the loss is told: {status}\n{}", service.log());
+        for _ in 0..20 {
+            assert_ne!(verdict(&mut connection, &entry), "free");
+        }
+        wait_until("fresh evidence", Duration::from_secs(30), || {
+            (verdict(&mut connection, &entry) == "pinned" && verdict(&mut connection, &ended) == "free").then_some(())
+        });
+        let (objects, _) = wait_until("an audit that agrees", Duration::from_secs(30), || {
+            let (objects, code) = Reclaim::with(&config).objects(&["audit"], &[0, 3, 4]);
+            (code == 0).then_some((objects, code))
+        });
+        assert_eq!(objects.last().or_fail("the end of an audit")["agree"], true, "{objects:?}");
+        sandbox.still_works(&point, &entry);
+    });
+}
+
+/// The largest number below a key that speaks of loss.
+fn loss_in(value: &Value) -> u64 {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| if key.contains("lost") { number_in(value) } else { loss_in(value) })
+            .max()
+            .unwrap_or(0),
+        Value::Array(list) => list.iter().map(loss_in).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn number_in(value: &Value) -> u64 {
+    match value {
+        Value::Object(map) => map.values().map(number_in).max().unwrap_or(0),
+        Value::Array(list) => list.iter().map(number_in).max().unwrap_or(0),
+        other => other.as_u64().unwrap_or(0),
+    }
+}
+
+#[test]
+fn a_kill_in_a_storm_and_a_fresh_start_are_right_again() {
+    private_host(|host| {
+        let entries = host.entries("live-", 10);
+        let stale = host.entries("stale-", 50);
+        let sandboxes: Vec<_> = entries.iter().map(|entry| host.sandbox_with(entry)).collect();
+        let noise = Background::bind_loop(&host.make_dir("noise"), &host.mount_point());
+        let config = plain(host);
+        for _ in 0..3 {
+            let service = Service::start_without_waiting(host, &config, &Reclaim::with(&config));
+            thread::sleep(Duration::from_millis(150));
+            service.kill();
+        }
+        let mut service = Service::start(host, &config, &Reclaim::with(&config));
+        service.wait_for_passes(1);
+        wait_until("the stale ones to go", Duration::from_secs(40), || {
+            Reclaim::with(&config).sweep();
+            stale.iter().all(|entry| !entry.exists()).then_some(())
+        });
+        let mut connection = service.connect();
+        for (entry, (mut sandbox, point)) in entries.iter().zip(sandboxes) {
+            assert_eq!(verdict(&mut connection, entry), "pinned");
+            sandbox.still_works(point, entry);
+        }
+        noise.stop().expect_clean("bind and unmount");
+    });
+}
+
+#[test]
+fn scheduled_passes_go_on() {
+    private_host(|host| {
+        let config = plain(host).every("1s");
+        let mut service = start(host, &config);
+        let (mut sandbox, point) = host.sandbox_with(&host.entry("pinned"));
+        for round in 0..3 {
+            let stale = host.entry(format!("stale-{round}"));
+            wait_until("the next pass", Duration::from_secs(20), || (!stale.exists()).then_some(()));
+        }
+        let passes = service.wait_for_passes(3);
+        assert!(passes.len() >= 3);
+        sandbox.still_works(&point, host.root().join("pinned"));
+    });
+}
+
+#[test]
+fn a_signal_loads_the_configuration_again() {
+    private_host(|host| {
+        let other = host.make_dir("other");
+        let stale_there = host.make_dir("other/stale");
+        let mut config = plain(host);
+        let mut service = start(host, &config);
+        config.change_roots([Root::of(host), Root::at("other", &other)]);
+        service.signal(Signal::SIGHUP);
+        wait_until("the root that was added", Duration::from_secs(20), || {
+            Reclaim::with(&config).sweep();
+            (!stale_there.exists()).then_some(())
+        });
+        service.assert_running();
+
+        let good = config.to_toml();
+        config.write_text("[[root]]\nname = 'root'\npath = '/'\n");
+        service.signal(Signal::SIGHUP);
+        wait_until("the complaint", Duration::from_secs(20), || service.log().contains("path").then_some(()));
+        // It goes on with what it had.
+        config.write_text(&good);
+        let stale = host.entry("stale");
+        wait_until("a pass with the old configuration", Duration::from_secs(20), || {
+            Reclaim::with(&config).sweep();
+            (!stale.exists()).then_some(())
+        });
+        service.assert_running();
+    });
+}
+
+#[test]
+fn the_end_by_signal_leaves_nothing_condemned() {
+    private_host(|host| {
+        let pinned = host.entry("pinned");
+        let (mut sandbox, point) = host.sandbox_with(&pinned);
+        let config = plain(host).every("1s");
+        for round in 0..6_u64 {
+            host.entries(&format!("stale-{round}-"), 4_000);
+            let service = Service::start_without_waiting(host, &config, &Reclaim::with(&config));
+            thread::sleep(Duration::from_millis(120 + round * 70));
+            let finished = service.terminate();
+            assert!(finished.status.success(), "round {round}: {finished:?}");
+            let left = host.condemned();
+            assert!(left.is_empty(), "round {round}: {} entries stay condemned", left.len());
+            assert!(pinned.is_dir());
+            sandbox.still_works(&point, &pinned);
+        }
+        assert!(!config.socket().exists(), "the socket is taken away");
+    });
+}
+
+#[test]
+fn a_bad_request_gets_an_error_and_harms_nobody() {
+    private_host(|host| {
+        let entry = host.entry("entry");
+        let (_sandbox, _point) = host.sandbox_with(&entry);
+        let config = plain(host);
+        let mut service = start(host, &config);
+        let bad: [&[u8]; 9] = [
+            b"\n",
+            b"{\n",
+            b"null\n",
+            b"[1,2,3]\n",
+            b"{\"op\":\"explode\"}\n",
+            b"{\"op\":\"query\"}\n",
+            b"{\"op\":\"query\",\"paths\":\"not a list\"}\n",
+            b"{\"op\":\"query\",\"paths\":[1]}\n",
+            b"\xff\xfe\x00garbage\n",
+        ];
+        for bytes in bad {
+            let mut connection = service.connect();
+            connection.send(bytes).or_fail("send");
+            let answer = connection.receive();
+            assert!(answer.as_ref().is_none_or(is_error), "{bytes:?}: {answer:?}");
+            if bytes != b"\n" {
+                assert!(answer.is_some(), "no answer to {bytes:?}");
+            }
+            service.assert_running();
+        }
+        let deep = format!("{}1{}\n", "[".repeat(100_000), "]".repeat(100_000));
+        let huge = vec![b'x'; 64 << 20];
+        for bytes in [deep.as_bytes(), &huge] {
+            let mut connection = service.connect();
+            // The other side may hang up before it has read all of it.
+            if connection.send(bytes).and_then(|()| connection.send(b"\n")).is_ok() {
+                let answer = connection.receive();
+                assert!(answer.as_ref().is_none_or(is_error), "{answer:?}");
+            }
+            service.assert_running();
+        }
+        let peak = service.status_number("VmHWM");
+        assert!(peak < 200 << 10, "a request of 64 MiB was kept in memory: {peak} KiB");
+        // Half a request, and a peer that goes away without reading.
+        let mut half = service.connect();
+        half.send(b"{\"op\":").or_fail("send");
+        for _ in 0..50 {
+            let mut rude = service.connect();
+            rude.send(b"{\"op\":\"status\"}\n{\"op\":\"status\"}\n").or_fail("send");
+        }
+        assert_eq!(verdict(&mut service.connect(), &entry), "pinned");
+        service.assert_running();
+    });
+}
+
+#[test]
+fn requests_can_be_pipelined_and_are_answered_in_order() {
+    private_host(|host| {
+        let entries = host.entries("entry-", 50);
+        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
+        let service = start(host, &config);
+        let sandboxes: Vec<_> = entries.iter().step_by(2).map(|entry| host.sandbox_with(entry)).collect();
+        let mut connection = service.connect();
+        wait_until("free", Duration::from_secs(20), || (verdict(&mut connection, &entries[1]) == "free").then_some(()));
+        let requests: String =
+            entries.iter().map(|entry| format!("{}\n", json!({"op": "query", "paths": [text(entry)]}))).collect();
+        connection.send(requests.as_bytes()).or_fail("send all requests");
+        for index in 0..entries.len() {
+            let answer = connection.receive().or_fail("an answer");
+            let expected = if index % 2 == 0 { "pinned" } else { "free" };
+            assert_eq!(verdicts(&answer), [expected], "request {index}: {answer}");
+        }
+        drop(sandboxes);
+    });
+}
+
+/// Another user may ask about what it owns and about nothing else, and may start nothing.
+#[test]
+fn credentials_decide() {
+    private_host(|host| {
+        let (own, foreign) = (host.entry("own"), host.entry("foreign"));
+        std::os::unix::fs::chown(&own, Some(1000), Some(1000)).or_fail("chown");
+        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
+        let mut service = start(host, &config);
+        let (_sandbox, _point) = host.sandbox_with(&own);
+        let mut user = Actor::start();
+        user.ask(&Request::BecomeUser(1000));
+        let mut ask = |request: Value| {
+            let socket = config.socket().to_path_buf();
+            let answer = user.ask(&Request::AskSocket(socket.into(), request.to_string()));
+            serde_json::from_str::<Value>(&answer).or_fail(format_args!("answer to {request}: {answer:?}"))
+        };
+        let answer = ask(json!({"op": "query", "paths": [text(&own)]}));
+        assert_eq!(verdicts(&answer), ["pinned"], "{answer}");
+        for request in [
+            json!({"op": "query", "paths": [text(&foreign)]}),
+            json!({"op": "who", "paths": [text(&foreign)]}),
+            json!({"op": "sweep"}),
+            json!({"op": "pins"}),
+        ] {
+            let answer = ask(request.clone());
+            let refused = is_error(&answer) || answer.to_string().contains("error");
+            assert!(refused, "{request} of another user: {answer}");
+        }
+        service.assert_running();
+    });
+}
