@@ -231,13 +231,13 @@ mod tests {
     fn a_batch_is_known_by_its_name() {
         assert!(is_batch_name(batch_name().to_bytes()));
         assert_ne!(batch_name(), batch_name());
-            assert_eq!(makeshift(name), None, "{name:?}");
-        assert_eq!(batch.stored(&CString::new("n".repeat(230)).unwrap()), None);
-        assert_eq!(makeshift(&stored), Some((batch.name.clone(), c"a.b\xff".into())));
-        for name in [c".reclaim-x.a", c".reclaim", c"a", c".reclaim-01234567-1-2-3", c".reclaim-01234567-1-2-3."] {
-        let batch = Batch { name: batch_name(), directory, entries: 0, makeshift: true };
         let directory = File::open("/").unwrap().into();
+        let batch = Batch { name: batch_name(), directory, entries: 0, makeshift: true };
         let stored = batch.stored(c"a.b\xff").unwrap();
+        assert_eq!(makeshift(&stored), Some((batch.name.clone(), c"a.b\xff".into())));
+        assert_eq!(batch.stored(&CString::new("n".repeat(230)).unwrap()), None);
+        for name in [c".reclaim-x.a", c".reclaim", c"a", c".reclaim-01234567-1-2-3", c".reclaim-01234567-1-2-3."] {
+            assert_eq!(makeshift(name), None, "{name:?}");
         }
         for name in
             ["", "holder", "0123456-1-2-3", "01234567-1-2", "01234567-1-2-x", "01234567-1--3", "01234567-1-2-3-4"]

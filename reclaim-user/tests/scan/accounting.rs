@@ -1,12 +1,10 @@
 //! Scans say what they did not see (case 15).
 
-use super::support::{Scene, WAYS, scan};
+use super::support::{Scene, WAYS, claims, eventually, scan};
 use nix::mount::{MsFlags, mount};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner, identities};
 use reclaim_user::model::coverage::GapCause;
 use std::os::unix::process::CommandExt;
-use super::support::{Scene, WAYS, claims, eventually, scan};
-use super::support::{Scene, WAYS, scan};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 

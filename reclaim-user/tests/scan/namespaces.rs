@@ -1,9 +1,8 @@
 //! Scans find every mount namespace and read it from its own root (cases 1 to 4, 13 and 16).
 
+use super::support::{Scene, WAYS, claims, eventually, has, os, pins_on, scan};
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
-use super::support::{Scene, WAYS, claims, eventually, has, os, pins_on, scan};
-use super::support::{Scene, WAYS, has, os, pins_on, scan};
 use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
 use reclaim_user::model::coverage::GapCause;
 use reclaim_user::model::id::NamespaceId;

@@ -3,7 +3,6 @@
 use super::support::{Scene, WAYS, has, pins_on, scan};
 use reclaim_user::evidence::ground::{GroundError, ground, ground_of};
 use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
-use reclaim_user::evidence::scan::{Reading, Scanner};
 use reclaim_user::model::pin::Role;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -96,27 +96,10 @@ impl Progress<'_> {
     }
 }
 
-        (current, info) = (previous, its_info);
-        Ok(neighbour) => Ok(Some(neighbour)),
-    let step = |namespace: &OwnedFd, direction| match namespace::neighbour(namespace.as_fd(), direction) {
-/// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in the order in
-/// which they were made: one that is made meanwhile, a copy of one that was not shown yet among them, comes later.
-pub(super) fn walk(from: OwnedFd, mut show: impl FnMut(&OwnedFd, NamespaceInfo) -> nix::Result<()>) -> nix::Result<()> {
-        Err(Errno::ENOENT) => Ok(None),
-        Err(errno) => Err(errno),
-        Ok(neighbour) => Ok(Some(neighbour)),
-    let mut current = first(from)?;
-    let mut current = from;
-    let mut info = namespace::info(&from)?;
-    let step = |namespace: &OwnedFd, direction| match namespace::neighbour(namespace.as_fd(), direction) {
-    while let Some((previous, its_info)) = step(&current, Direction::Previous)? {
-    }
-    };
 /// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in one pass: what
-/// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in the order in
 /// lives through all of the pass is shown.
-/// which they were made: one that is made meanwhile, a copy of one that was not shown yet among them, comes later.
 pub(super) fn walk(from: OwnedFd, mut show: impl FnMut(&OwnedFd, NamespaceInfo) -> nix::Result<()>) -> nix::Result<()> {
+    let mut current = first(from)?;
     loop {
         show(&current.0, current.1)?;
         match step(&current.0, Direction::Next)? {
