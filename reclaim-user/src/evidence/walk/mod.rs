@@ -150,12 +150,13 @@ impl Walker {
         let mut loader = EbpfLoader::new();
         loader.btf(None).map_max_entries(WALK_OUTPUT_MAP, room).override_global(WALK_LAYOUT_GLOBAL, &layout[..], true);
         let mut programs = loader.load(OBJECT).map_err(|error| WalkError::Load(Box::new(error)))?;
+        // Before any map is taken out: the program refers to them by descriptor.
+        program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
         let state = memory(&mut programs, WALK_STATE_MAP, STATE_WORDS)?;
         let output = memory(&mut programs, WALK_OUTPUT_MAP, room as usize * RECORD_WORDS)?;
         let bases = programs.take_map(WALK_BASES_MAP).ok_or(WalkError::Object { name: WALK_BASES_MAP })?;
         let bases = HashMap::try_from(bases)
             .map_err(|source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) })?;
-        program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
         Ok(Self { programs, bases, state, output, room, layout })
     }
 
