@@ -291,8 +291,14 @@ impl EvidenceSource for Engine {
         }
     }
 
-    fn confirm(&mut self) -> Result<View<'_>, EngineError> {
-        self.baseline()?;
+    fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {
+        let Some(walker) = &mut self.walker else {
+            self.baseline()?;
+            return Ok(self.view());
+        };
+        // Tables tell of layers that no mount shows, and must not be behind either.
+        self.take_events();
+        if self.probes.is_none() || self.live.has_gap() { self.baseline()? } else { self.refresh()? }
         Ok(self.view())
     }
 }

@@ -11,14 +11,16 @@ use super::object::OBJECT;
 use crate::model::id::{MountId, NamespaceId};
 use crate::model::pin::{Place, Role, State};
 use crate::sys::memory_map::CounterMemory;
+use crate::sys::mount_id::{mount_of, unique_mount_of};
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use reclaim_ebpf::walk_abi::{
     WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
     WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS, WALK_SOURCE,
-    WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkRecord, WalkState,
+    WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
+use nix::errno::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -103,6 +105,15 @@ pub enum WalkError {
         /// How many were asked for.
         count: usize,
     },
+    /// The mount that the walk has to find cannot be made.
+    #[error("{call} failed for the mount that the walk has to find")]
+    Probe {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
     /// The mounts changed under every try.
     #[error("the mounts of the file system changed under {TRIES} walks in a row")]
     Restless,
@@ -134,7 +145,8 @@ pub struct Walker {
     state: CounterMemory,
     output: CounterMemory,
     room: u32,
-    layout: Vec<u32>,
+    layout: WalkLayout,
+    unique_ids: bool,
 }
 
 impl Walker {
@@ -143,12 +155,13 @@ impl Walker {
     /// # Errors
     /// When the kernel cannot be walked, with why.
     pub fn load() -> Result<Self, WalkError> {
-        Self::with(layout::words(&layout::layout(&btf::vmlinux()?)?), WALK_RECORDS)
+        Self::with(layout::layout(&btf::vmlinux()?)?, WALK_RECORDS)
     }
 
-    fn with(layout: Vec<u32>, room: u32) -> Result<Self, WalkError> {
+    fn with(layout: WalkLayout, room: u32) -> Result<Self, WalkError> {
+        let words = layout::words(&layout);
         let mut loader = EbpfLoader::new();
-        loader.btf(None).map_max_entries(WALK_OUTPUT_MAP, room).override_global(WALK_LAYOUT_GLOBAL, &layout[..], true);
+        loader.btf(None).map_max_entries(WALK_OUTPUT_MAP, room).override_global(WALK_LAYOUT_GLOBAL, &words[..], true);
         let mut programs = loader.load(OBJECT).map_err(|error| WalkError::Load(Box::new(error)))?;
         // Before any map is taken out: the program refers to them by descriptor.
         program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
@@ -157,7 +170,16 @@ impl Walker {
         let bases = programs.take_map(WALK_BASES_MAP).ok_or(WalkError::Object { name: WALK_BASES_MAP })?;
         let bases = HashMap::try_from(bases)
             .map_err(|source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) })?;
-        Ok(Self { programs, bases, state, output, room, layout })
+        let unique_ids = layout.mount_id_size == 8;
+        Ok(Self { programs, bases, state, output, room, layout, unique_ids })
+    }
+
+    /// The id that the walk gives the mount that an open file lies on.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn mount_id(&self, file: impl AsFd) -> nix::Result<MountId> {
+        if self.unique_ids { unique_mount_of(file) } else { mount_of(file) }
     }
 
     /// Every mount that relies on an entry of one of the directories, given by inode number, in the file system that
@@ -172,7 +194,7 @@ impl Walker {
                 WALK_DONE => return self.read(),
                 WALK_FULL if self.room < RECORDS_MOST => {
                     let room = self.room.saturating_mul(8).min(RECORDS_MOST);
-                    *self = Self::with(std::mem::take(&mut self.layout), room)?;
+                    *self = Self::with(self.layout, room)?;
                     self.look_for(directories)?;
                 }
                 WALK_FULL => return Err(WalkError::Incomplete { why: "there are more pins than there is room for" }),
