@@ -1,6 +1,7 @@
 //! `reclaim check`: what this kernel and this configuration give. Changes nothing.
 
 use super::capability::{self, CAPABILITIES};
+use super::kernel;
 use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice};
@@ -71,7 +72,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
 
 fn tell_features(output: &mut Output) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
-    for Feature { name, used_for, answer } in features::probe() {
+    for Feature { name, used_for, answer } in features::probe().into_iter().chain(kernel::features()) {
         let (answer, why) = match answer {
             Answer::Yes => (Three::Yes, None),
             Answer::No { why } => (Three::No, Some(why)),
@@ -162,7 +163,11 @@ fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceSta
     }
     let gaps: Vec<String> = status.gaps.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
     let claim = if status.complete { "complete".to_owned() } else { format!("not complete: {}", gaps.join(", ")) };
-    let clock = if status.clock { "mount clock runs" } else { "no mount clock, so a pass waits a fixed time before it confirms, which is a weaker guarantee" };
+    let clock = if status.clock {
+        "mount clock runs"
+    } else {
+        "no mount clock, so a pass waits a fixed time before it confirms, which is a weaker guarantee"
+    };
     output.line(&format!("evidence\t{}\t{claim}; {clock}", pass::producer(status.evidence)))?;
     Ok(status)
 }

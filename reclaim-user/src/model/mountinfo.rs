@@ -184,7 +184,9 @@ mod tests {
 
     #[test]
     fn reads_a_shared_slave_line_with_every_optional_field() {
-        let row = one(b"36 35 98:0 /mnt1 /mnt2 rw,noatime shared:7 master:1 propagate_from:2 unbindable - ext3 /dev/root rw,x");
+        let row = one(
+            b"36 35 98:0 /mnt1 /mnt2 rw,noatime shared:7 master:1 propagate_from:2 unbindable - ext3 /dev/root rw,x",
+        );
         assert_eq!((row.id, row.parent), (MountId(36), MountId(35)));
         assert_eq!(row.device, Device { major: 98, minor: 0 });
         assert_eq!((row.root, row.point), (&b"/mnt1"[..], &b"/mnt2"[..]));

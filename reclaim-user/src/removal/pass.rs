@@ -17,7 +17,9 @@ use crate::model::pin::Pin;
 use crate::model::report::{PassSummary, Producer, Reason, Verdict};
 use crate::model::tally::{Outcome, Tally};
 use crate::sys::directory;
+use nix::fcntl::Flock;
 use std::collections::{BTreeMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -38,7 +40,10 @@ const FAULTS_TOLD: u64 = 20;
 ///
 /// # Errors
 /// When the pass cannot be made or has to end early. Nothing that is live is condemned then.
-#[expect(clippy::too_many_arguments, reason = "each is another owner's, and a struct of borrows would only rename them")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is another owner's, and a struct of borrows would only rename them"
+)]
 pub fn pass<E: EvidenceSource>(
     root: &RootConfig,
     index: usize,
@@ -51,7 +56,14 @@ pub fn pass<E: EvidenceSource>(
 ) -> Result<PassSummary, RemovalError> {
     let begun = Instant::now();
     let rules = root;
-    let report = Report { tally: Tally::default(), candidates: 0, faults: 0, weaker_told: false, per_entry: options.per_entry, on_event };
+    let report = Report {
+        tally: Tally::default(),
+        candidates: 0,
+        faults: 0,
+        weaker_told: false,
+        per_entry: options.per_entry,
+        on_event,
+    };
     let claim = Claim::default();
     let Some(root) = Root::open(&rules.path)? else {
         state.cursor = Default::default();
@@ -73,10 +85,11 @@ pub fn pass<E: EvidenceSource>(
         claim,
         obstacle: None,
         examiner,
-        restored: HashSet::new(),
+        done: HashSet::new(),
         truncated: false,
         verified: false,
         store: None,
+        root_lock: None,
     };
     let result = pass.run();
     let Pass { report, claim, truncated, store, root, .. } = pass;
@@ -103,12 +116,14 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     /// Why nothing more can be condemned in this pass. It was told once.
     pub(super) obstacle: Option<Reason>,
     pub(super) examiner: Examiner,
-    /// Names given back in this pass: the listing may come by them once more.
-    pub(super) restored: HashSet<Vec<u8>>,
+    /// Names that came to be in this pass, given back or makeshift: the listing may come by them once more.
+    pub(super) done: HashSet<Vec<u8>>,
     pub(super) truncated: bool,
     /// The root was seen to lie where evidence looks, in this pass.
     pub(super) verified: bool,
     pub(super) store: Option<Store>,
+    /// Held instead of the store's lock while there is no room for a store.
+    pub(super) root_lock: Option<Flock<OwnedFd>>,
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
@@ -149,7 +164,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Waits, confirms, and restores or removes every entry of a group. Nothing of it is left without an end, but for
     /// what cannot be moved or removed.
-    pub(super) fn conclude(&mut self, store: &Store, group: Group) {
+    pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group) {
         let Group { batches, entries, .. } = group;
         if !entries.is_empty() {
             crash::step("after-condemn");
@@ -173,9 +188,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
             }
             crash::step("after-remove");
         }
-        for batch in &batches {
+        for batch in batches.iter().filter(|batch| !batch.makeshift) {
             // What is still condemned keeps it from being removed.
-            let _ = directory::remove_directory(store.directory(), &batch.name);
+            let _ = store.map(|store| directory::remove_directory(store.directory(), &batch.name));
         }
         self.report.progress();
     }
@@ -207,9 +222,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
         claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
-        let proof = |condemned: &Condemned| {
-            prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins)
-        };
+        let proof =
+            |condemned: &Condemned| prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins);
         Ok(entries.iter().map(proof).collect())
     }
 
@@ -263,7 +277,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let outcome = restore(&self.root.directory, batch, &condemned, &mut denied);
         let name = condemned.name.to_bytes();
         if matches!(outcome, Outcome::Restored(_)) {
-            self.restored.insert(name.to_vec());
+            self.done.insert(name.to_vec());
             self.state.stuck.remove(&(batch.name.to_bytes().to_vec(), name.to_vec()));
         }
         self.report.entry(name, outcome, Some(denied.reason), denied.pins, denied.detail);

@@ -101,7 +101,7 @@ fn mount_line(line: &[u8]) -> Option<MountLine> {
 }
 
 /// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut left = field;
     while let [first, after @ ..] = left {

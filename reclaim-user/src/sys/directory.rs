@@ -38,8 +38,7 @@ pub fn open_child(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
 /// `EXDEV` when that would leave the mount.
 pub fn open_parent(directory: impl AsFd) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let resolve =
-        ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let resolve = ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     again(|| openat2(&directory, c"..", OpenHow::new().flags(flags).resolve(resolve)))
 }
 
@@ -88,12 +87,12 @@ pub fn make(directory: impl AsFd, name: &CStr) -> Result<(), Errno> {
     mkdirat(directory, name, Mode::S_IRWXU)
 }
 
-/// Moves `name` from one directory to another under the same name. What has that name there is never replaced.
+/// Moves a name from one directory to another one, or to another name. What has that name there is never replaced.
 ///
 /// # Errors
 /// `EEXIST` when the name is taken.
-pub fn move_entry(from: impl AsFd, name: &CStr, to: impl AsFd) -> Result<(), Errno> {
-    renameat2(from, name, to, name, RenameFlags::RENAME_NOREPLACE)
+pub fn move_entry(from: impl AsFd, name: &CStr, to: impl AsFd, to_name: &CStr) -> Result<(), Errno> {
+    renameat2(from, name, to, to_name, RenameFlags::RENAME_NOREPLACE)
 }
 
 /// Removes the empty directory `name`.
@@ -307,9 +306,9 @@ mod tests {
         }
         let from = File::open(directory.path().join("from")).unwrap();
         let to = File::open(directory.path().join("to")).unwrap();
-        assert_eq!(move_entry(&from, c"x", &to), Err(Errno::EEXIST));
+        assert_eq!(move_entry(&from, c"x", &to, c"x"), Err(Errno::EEXIST));
         remove_directory(&to, c"x").unwrap();
-        move_entry(&from, c"x", &to).unwrap();
+        move_entry(&from, c"x", &to, c"x").unwrap();
     }
 
     #[test]

@@ -57,9 +57,8 @@ pub fn list(namespace: u64, from: From) -> Result<Vec<u64>> {
     loop {
         let request = Request::of(from, last, namespace);
         // SAFETY: the request lives through the call and tells its own size; the kernel writes at most BATCH ids.
-        let count = Errno::result(unsafe {
-            libc::syscall(SYS_LISTMOUNT, &raw const request, batch.as_mut_ptr(), BATCH, 0)
-        })?;
+        let count =
+            Errno::result(unsafe { libc::syscall(SYS_LISTMOUNT, &raw const request, batch.as_mut_ptr(), BATCH, 0) })?;
         let count = usize::try_from(count).expect("a call that did not fail counts upwards");
         ids.extend_from_slice(&batch[..count]);
         match batch[..count].last() {

@@ -1,9 +1,9 @@
 //! Scans give the right places: targets, layers, odd names, the same name elsewhere (cases 6, 7, 11 and 12).
 
-use reclaim_user::evidence::ground::{GroundError, ground, ground_of};
-use reclaim_user::evidence::scan::{Reading, Scanner};
-use reclaim_user::model::pin::Role;
 use super::support::{Scene, WAYS, has, pins_on, scan};
+use reclaim_user::evidence::ground::{GroundError, ground, ground_of};
+use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
+use reclaim_user::model::pin::Role;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -73,15 +73,16 @@ fn a_relative_layer_is_doubt() {
         assert_eq!(pins.doubts(), 2, "{way:?}");
         assert!(pins.doubt(b"rel", true).is_some() && pins.doubt(b"free", true).is_none(), "{way:?}");
     }
+    let by_task = ScanOptions { use_namespace_list: false, use_mount_list: false, use_entering: false };
+    assert_eq!(scene.pins(&scan(by_task)).doubts(), 2);
 }
 
 #[test]
 fn names_are_bytes() {
     let scene = Scene::new();
     let long = [b'x'; 255];
-    let names: [&[u8]; 9] = [
-        b"a b", b"tab\there", b"line\nbreak", b"back\\slash", b"\\040", b"#hash", b"x (deleted)", b"\xff\xfe", &long,
-    ];
+    let names: [&[u8]; 9] =
+        [b"a b", b"tab\there", b"line\nbreak", b"back\\slash", b"\\040", b"#hash", b"x (deleted)", b"\xff\xfe", &long];
     let mut sandboxes = Vec::new();
     for name in names {
         scene.entry(OsStr::from_bytes(name));

@@ -18,7 +18,13 @@ const REMOVED: (Verdict, Option<Reason>) = (Verdict::Removed, None);
 
 /// Two entries, `a` and `b`, of which something happens to `a` while both are condemned: `a` is restored, `b` goes.
 #[track_caller]
-fn while_condemned(room: &Room, rules: &RootConfig, mut evidence: Evidence, act: impl FnMut() + 'static, reason: Reason) {
+fn while_condemned(
+    room: &Room,
+    rules: &RootConfig,
+    mut evidence: Evidence,
+    act: impl FnMut() + 'static,
+    reason: Reason,
+) {
     evidence.while_condemned = Some(Box::new(act));
     let told = run(rules, &mut evidence);
     assert_eq!(told.of("a"), RESTORED(reason), "{told:#?}");
@@ -346,4 +352,21 @@ fn fewer_candidates_than_the_pile_are_all_kept() {
     let told = run(&RootConfig { pile: Some(4), ..room.rules() }, &mut Evidence::of(&room));
     assert_eq!((told.kept(Reason::Pile), told.summary.listed, told.summary.candidates), (3, 3, 0));
     assert_eq!(run(&RootConfig { pile: Some(3), ..room.rules() }, &mut Evidence::of(&room)).summary.removed, 3);
+}
+
+#[test]
+fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once() {
+    use crate::removal::condemn::{Group, NotCondemned, condemn};
+    use crate::removal::examine::Examined;
+    let room = pair();
+    fs::write(room.entry("a/work"), "work").unwrap();
+    let root = File::open(room.root()).unwrap();
+    let judged = crate::sys::file_status::status_at(&root, c"b").unwrap();
+    let (identity, kind, owner) = (judged.identity, judged.status.kind, judged.status.owner);
+    let examined = Examined { identity, kind, owner, empty: true, lock: None };
+    let mut group = Group::new();
+    let result = condemn(None, &root, &mut group, c"a", examined);
+    assert!(matches!(result, Err(NotCondemned::Swapped { restored: true })), "{result:?}");
+    assert!(group.entries.is_empty());
+    assert_eq!(fs::read(room.entry("a/work")).unwrap(), b"work");
 }
