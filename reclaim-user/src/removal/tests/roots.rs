@@ -49,7 +49,8 @@ fn a_root_that_became_a_link_is_refused() {
 
 #[test]
 fn a_store_that_is_not_ours_is_refused() {
-    let plant: [(&str, fn(&Room)); 5] = [
+    type Plant = fn(&Room);
+    let plant: [(&str, Plant); 5] = [
         ("not a directory", |room| symlink(room.path("outside"), room.entry(".reclaim")).unwrap()),
         ("not a directory", |room| fs::write(room.entry(".reclaim"), "").unwrap()),
         ("belongs to user 1000", |room| {
