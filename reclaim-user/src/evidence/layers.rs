@@ -50,7 +50,7 @@ struct Resolved {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+pub(crate) struct Entry {
     layers: Vec<Resolved>,
     tried: u32,
 }
@@ -67,12 +67,14 @@ impl Layers {
         self.known.contains_key(key)
     }
 
+    /// Takes a super block in without a look-up: nobody is in a namespace that shows it.
+    pub(crate) fn note(&mut self, key: &UnionKey) -> &mut Entry {
+        self.known.entry(key.clone()).or_insert_with(|| Entry { layers: unresolved(key), tried: 0 })
+    }
+
     /// Looks up the layers of a super block in the view of a namespace that shows it.
     pub(crate) fn look_up(&mut self, key: &UnionKey, view: View<'_>) {
-        let entry = self.known.entry(key.clone()).or_insert_with(|| {
-            let layers = key.layers.iter().map(|layer| Resolved { layer: layer.clone(), places: vec![], found: false });
-            Entry { layers: layers.collect(), tried: 0 }
-        });
+        let entry = self.note(key);
         if entry.tried < NAMESPACES_TRIED && entry.layers.iter().any(|layer| !layer.found) {
             entry.tried += 1;
             entry.layers.iter_mut().for_each(|layer| layer.look_up(view));
@@ -95,7 +97,8 @@ impl Layers {
                 written: written.into(),
                 places,
             };
-            for resolved in self.known.get(key).map_or(&[][..], |entry| &entry.layers) {
+            let resolved = self.known.get(key).map_or_else(|| unresolved(key), |entry| entry.layers.clone());
+            for resolved in resolved {
                 let written = &resolved.layer.written;
                 if !resolved.places.is_empty() {
                     layers.push(layer(written, resolved.places.clone()));
@@ -108,6 +111,10 @@ impl Layers {
         }
         layers
     }
+}
+
+fn unresolved(key: &UnionKey) -> Vec<Resolved> {
+    key.layers.iter().map(|layer| Resolved { layer: layer.clone(), places: vec![], found: false }).collect()
 }
 
 impl Resolved {

@@ -218,7 +218,7 @@ mod tests {
         let mut text = vec![7; 10];
         procfs.read("self/smaps", &mut text).expect("readable");
         assert!(text.len() > 4096 && text.ends_with(b"\n"));
-        assert_eq!(procfs.numbers("self/task").expect("listable").is_empty(), false);
+        assert!(!procfs.numbers("self/task").expect("listable").is_empty());
     }
 
     #[test]

@@ -48,9 +48,9 @@ impl From<RawInfo> for NamespaceInfo {
 /// Which way to go in the kernel's list of mount namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the one made next.
+    /// To the one with the next higher id.
     Next,
-    /// To the one made before.
+    /// To the one with the next lower id.
     Previous,
 }
 
@@ -65,8 +65,9 @@ pub fn info(namespace: impl AsFd) -> Result<NamespaceInfo> {
     Ok(info.into())
 }
 
-/// `NS_MNT_GET_NEXT` and `NS_MNT_GET_PREV`: the neighbour in the kernel's list, which is in the order of creation.
-/// Namespaces that the caller is not privileged over are left out; anonymous ones are not in the list.
+/// `NS_MNT_GET_NEXT` and `NS_MNT_GET_PREV`: the neighbour in the kernel's list, which is in the order of ids.
+/// That is not the order of creation: ids come from a stock of each processor (6.18). Namespaces that the caller is not
+/// privileged over are left out; anonymous ones are not in the list.
 ///
 /// # Errors
 /// `ENOENT` at the end of the list, `ENOTTY` where the kernel lacks it.
@@ -116,10 +117,11 @@ mod tests {
         let own = File::open("/proc/thread-self/ns/mnt").expect("own namespace");
         let Ok(told) = info(&own) else { return assert_eq!(info(&own), Err(nix::Error::ENOTTY)) };
         assert!(told.mounts > 0);
-        if let Ok((next, _)) = neighbour(&own, Direction::Next) {
+        if let Ok((next, there)) = neighbour(&own, Direction::Next) {
+            assert!(there.id > told.id && info(&next) == Ok(there));
             // Another test may make or leave a namespace in between, so only the order is sure.
-            let (back, _) = neighbour(&next, Direction::Previous).expect("something comes before");
-            assert!(info(&back).expect("it is open").id >= told.id);
+            let (back, before) = neighbour(&next, Direction::Previous).expect("something comes before");
+            assert!(before.id >= told.id && before.id < there.id && info(&back) == Ok(before));
         }
     }
 

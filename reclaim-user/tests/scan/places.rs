@@ -2,7 +2,7 @@
 
 use super::support::{Scene, WAYS, has, pins_on, scan};
 use reclaim_user::evidence::ground::{GroundError, ground, ground_of};
-use reclaim_user::evidence::scan::{Reading, Scanner};
+use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
 use reclaim_user::model::pin::Role;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -73,6 +73,8 @@ fn a_relative_layer_is_doubt() {
         assert_eq!(pins.doubts(), 2, "{way:?}");
         assert!(pins.doubt(b"rel", true).is_some() && pins.doubt(b"free", true).is_none(), "{way:?}");
     }
+    let by_task = ScanOptions { use_namespace_list: false, use_mount_list: false, use_entering: false };
+    assert_eq!(scene.pins(&scan(by_task)).doubts(), 2);
 }
 
 #[test]

@@ -20,7 +20,10 @@ fn every_task(procfs: &Procfs) -> usize {
     let mut mounts = 0;
     for task in procfs.numbers(".").expect("listable") {
         if procfs.read(&format!("{task}/mountinfo"), &mut text).is_ok() {
-            mounts += rows(&text).map(|row| std::hint::black_box(row.expect("valid").mount())).count();
+            for row in rows(&text) {
+                std::hint::black_box(row.expect("valid").mount());
+                mounts += 1;
+            }
         }
     }
     mounts

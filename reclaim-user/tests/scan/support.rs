@@ -13,6 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Every combination of the kernel's means that finds namespaces which tasks are in.
 pub(crate) const WAYS: [ScanOptions; 4] = [
@@ -21,6 +23,12 @@ pub(crate) const WAYS: [ScanOptions; 4] = [
     ScanOptions { use_namespace_list: false, use_mount_list: true, use_entering: true },
     ScanOptions { use_namespace_list: false, use_mount_list: false, use_entering: true },
 ];
+
+/// Held by tests that lower the claim of every scan of the host, and by those that look at claims.
+pub(crate) fn claims() -> MutexGuard<'static, ()> {
+    static CLAIMS: Mutex<()> = Mutex::new(());
+    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The root directory of a test, in a mount namespace of the test's own thread.
 pub(crate) struct Scene {
@@ -120,6 +128,12 @@ impl Drop for Sandbox {
 
 pub(crate) fn scan(options: ScanOptions) -> Scan {
     Scanner::new(options).scan().unwrap()
+}
+
+/// Waits for something that other scans of the host may put off for a moment: a namespace lives as long as it is read.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    std::iter::repeat_with(&mut holds).find(|holds| *holds || started.elapsed() > Duration::from_secs(10)).unwrap()
 }
 
 /// The pins on one entry of the root that the first index watches.

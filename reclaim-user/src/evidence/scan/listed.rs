@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Tasks are listed again, this often at most, when some went before they were read.
 const ROUNDS: u32 = 3;
 
+/// The list is walked this often at most. Two passes are the rule: one that reads, and one that finds nothing more.
+const PASSES: u32 = 8;
+
 impl Progress<'_> {
     /// Returns whether the list was walked to its end.
     pub(super) fn run_listed(&mut self) -> bool {
@@ -24,7 +27,7 @@ impl Progress<'_> {
                 self.coverage.lower(GapCause::TaskDeparted, self.tasks.departed, Reach::Nobody);
             }
         }
-        let walked = self.walk_namespaces();
+        let walked = self.walk_namespaces().is_ok();
         if walked {
             let unreadable = self.tasks.unreadable.len() as u64;
             self.coverage.lower(GapCause::TaskUnreadable, unreadable, Reach::Nobody);
@@ -47,41 +50,79 @@ impl Progress<'_> {
         self.coverage.lower(GapCause::NamespaceUnread, without_table, Reach::Everybody);
     }
 
-    fn walk_namespaces(&mut self) -> bool {
-        let Ok(home) = self.reader.home().try_clone() else { return false };
-        walk(home, |namespace, info| {
-            let id = NamespaceId(inode(namespace)?);
-            self.kernel_ids.insert(id, info.id);
-            match self.reader.read(namespace) {
-                Ok(table) => self.keep(id, table),
-                Err(_) => {
-                    self.unread.insert(id);
+    /// Reads every namespace, and goes over the list until that shows none that was not read.
+    ///
+    /// The list is in the order of the kernel's ids, which each processor takes from a stock of its own (6.18): a copy of
+    /// a namespace can come to lie behind the walk, and its original can end before the walk reaches it. So each time
+    /// the walk goes the other way.
+    fn walk_namespaces(&mut self) -> nix::Result<()> {
+        let home = self.reader.home().try_clone().map_err(|_| Errno::EMFILE)?;
+        let mut current = first(home)?;
+        let mut direction = Direction::Next;
+        for pass in 1..=PASSES {
+            let mut unseen = 0;
+            loop {
+                unseen += u32::from(self.visit(&current.0, current.1)?);
+                match step(&current.0, direction)? {
+                    Some(neighbour) => current = neighbour,
+                    None => break,
                 }
             }
-            Ok(())
-        })
-        .is_ok()
+            if pass > 1 && unseen == 0 {
+                return Ok(());
+            }
+            direction = match direction {
+                Direction::Next => Direction::Previous,
+                Direction::Previous => Direction::Next,
+            };
+        }
+        self.coverage.lower(GapCause::NamespacesUnlisted, 1, Reach::Everybody);
+        Ok(())
+    }
+
+    /// Reads a namespace while it is held open, so that it cannot end unread. Returns whether it is one not seen before.
+    fn visit(&mut self, namespace: &OwnedFd, info: NamespaceInfo) -> nix::Result<bool> {
+        let id = NamespaceId(inode(namespace)?);
+        if self.kernel_ids.insert(id, info.id) == Some(info.id) {
+            return Ok(false);
+        }
+        match self.reader.read(namespace) {
+            Ok(table) => self.keep(id, table),
+            Err(_) => {
+                self.unread.insert(id);
+            }
+        }
+        Ok(true)
     }
 }
 
-/// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in the order in
-/// which they were made: one that is made meanwhile, a copy of one that was not shown yet among them, comes later.
+/// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in one pass: what
+/// lives through all of the pass is shown.
 pub(super) fn walk(from: OwnedFd, mut show: impl FnMut(&OwnedFd, NamespaceInfo) -> nix::Result<()>) -> nix::Result<()> {
-    let step = |namespace: &OwnedFd, direction| match namespace::neighbour(namespace.as_fd(), direction) {
+    let mut current = first(from)?;
+    loop {
+        show(&current.0, current.1)?;
+        match step(&current.0, Direction::Next)? {
+            Some(next) => current = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The first namespace of the list.
+fn first(from: OwnedFd) -> nix::Result<(OwnedFd, NamespaceInfo)> {
+    let info = namespace::info(&from)?;
+    let mut current = (from, info);
+    while let Some(previous) = step(&current.0, Direction::Previous)? {
+        current = previous;
+    }
+    Ok(current)
+}
+
+fn step(namespace: &OwnedFd, direction: Direction) -> nix::Result<Option<(OwnedFd, NamespaceInfo)>> {
+    match namespace::neighbour(namespace.as_fd(), direction) {
         Ok(neighbour) => Ok(Some(neighbour)),
         Err(Errno::ENOENT) => Ok(None),
         Err(errno) => Err(errno),
-    };
-    let mut info = namespace::info(&from)?;
-    let mut current = from;
-    while let Some((previous, its_info)) = step(&current, Direction::Previous)? {
-        (current, info) = (previous, its_info);
-    }
-    loop {
-        show(&current, info)?;
-        match step(&current, Direction::Next)? {
-            Some((next, its_info)) => (current, info) = (next, its_info),
-            None => return Ok(()),
-        }
     }
 }

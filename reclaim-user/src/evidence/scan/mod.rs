@@ -2,7 +2,7 @@
 //! not seen.
 //!
 //! Where the kernel lists mount namespaces (6.12), each is read while a descriptor keeps it alive, so that none can go
-//! unread between being found and being read. Elsewhere they are found through tasks, open descriptors and mounted
+//! unread between being found and being read, until the list shows no other. Elsewhere they are found through tasks, open descriptors and mounted
 //! namespace files. Either way a helper thread enters the namespace and reads its own mountinfo: that is the view from
 //! the namespace's root, which a task's own view need not be. Measured, this is quicker than statmount for every mount.
 //!
@@ -237,6 +237,14 @@ impl Progress<'_> {
         }
         self.unread.remove(&namespace);
         self.tables.insert(namespace, table);
+    }
+
+    /// Keeps what was read through a task; whether that is all of the namespace is the caller's to say.
+    fn keep_view(&mut self, namespace: NamespaceId, table: Table) {
+        for union in &table.unions {
+            self.layers.note(&union.key);
+        }
+        self.tables.entry(namespace).or_default().merge(table);
     }
 
     fn holder_of(&self, task: u32) -> Reach {

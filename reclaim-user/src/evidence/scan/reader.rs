@@ -9,7 +9,7 @@ use crate::sys::mount_list::Answer;
 use crate::sys::namespace::{self, NamespaceInfo};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How often a table is read when it changes under the reader's eyes.
 const ATTEMPTS: u32 = 3;
@@ -95,11 +95,23 @@ impl<'a> Reader<'a> {
                 Ok(exact) if exact == shown => return Ok(table),
                 Ok(exact) if exact < shown => {}
                 // Mounts that the root covers, or one that came meanwhile: the list has them all.
-                Ok(_) => return Table::list(before.id, true, &mut self.answer).map_err(|_| Unread),
+                Ok(_) => return self.list_all(namespace, before.id),
                 Err(_) => {}
             }
         }
         Err(Unread)
+    }
+
+    /// Lists a namespace whose root covers other mounts. From outside the kernel looks from below what covers, and can
+    /// mostly tell where everything is mounted; where it cannot, what is seen from inside counts.
+    fn list_all(&mut self, namespace: BorrowedFd<'_>, id: u64) -> Result<Table, Unread> {
+        self.leave();
+        let outside = Table::list(id, false, &mut self.answer);
+        setns(namespace, CloneFlags::CLONE_NEWNS).map_err(|_| Unread)?;
+        match outside {
+            Ok(table) if table.sees_all_points() => Ok(table),
+            _ => Table::list(id, true, &mut self.answer).map_err(|_| Unread),
+        }
     }
 
     /// Reads the mountinfo of a task or thread: what can be reached from its root.
@@ -117,5 +129,39 @@ impl<'a> Reader<'a> {
     fn read_from_outside(&mut self, info: Option<NamespaceInfo>) -> Result<Table, Unread> {
         let info = info.filter(|_| self.options.use_mount_list).ok_or(Unread)?;
         Table::list(info.id, false, &mut self.answer).map_err(|_| Unread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_reader_comes_home_and_only_its_own_thread_moves() {
+        let procfs = Procfs::open().expect("procfs is mounted");
+        let mut sandbox =
+            Command::new("unshare").args(["-m", "sleep", "1000"]).stdin(Stdio::null()).spawn().expect("root");
+        let link = |task: &str| procfs.namespace_link(&format!("{task}/ns/mnt"), "mnt");
+        let own = link("thread-self").expect("own namespace");
+        let task = sandbox.id().to_string();
+        while link(&task) == Ok(own) {
+            std::thread::yield_now();
+        }
+        let theirs = NamespaceId(link(&task).expect("it lives"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut reader = Reader::start(&procfs, ScanOptions::default()).expect("root");
+                let open = reader.open_of_task(sandbox.id(), theirs).expect("root");
+                assert_eq!(reader.open_of_task(sandbox.id(), NamespaceId(own)).err(), Some(Errno::ESRCH));
+                assert!(reader.read(&open).is_ok_and(|table| !table.mounts.is_empty()));
+                assert_eq!(link("thread-self"), Ok(theirs.0));
+                reader.leave();
+                assert_eq!(link("thread-self"), Ok(own));
+            });
+        });
+        assert_eq!(link("thread-self"), Ok(own));
+        sandbox.kill().expect("it is ours");
+        sandbox.wait().expect("it is ours");
     }
 }

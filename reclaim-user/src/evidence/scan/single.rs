@@ -128,8 +128,7 @@ impl Scanner {
     fn list_known(&self, kernel_id: u64) -> Option<Table> {
         let table = Table::list(kernel_id, false, &mut Answer::default()).ok()?;
         let all_known = table.unions.iter().all(|union| self.layers.knows(&union.key));
-        let all_seen = table.mounts.iter().all(|mount| mount.point.is_some());
-        (all_known && all_seen).then_some(table)
+        (all_known && table.sees_all_points()).then_some(table)
     }
 
     fn find(&mut self, procfs: &Procfs, namespace: NamespaceId, known: &Known) -> Result<Found, ScanError> {

@@ -7,7 +7,7 @@ use crate::model::mountinfo::{MountinfoError, rows, split_deleted};
 use crate::model::overlay::{self, WrittenLayer};
 use crate::sys::mount_list::{self, Answer, Ask, From, MountStatus};
 use nix::errno::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A mount table with what its own text says beyond mounts. Mounts carry the ids of mountinfo, however it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,12 +34,15 @@ impl Table {
 
     /// Reads a namespace by its kernel id through listmount and statmount, from its absolute top.
     ///
-    /// Mount points are those that can be seen from the root that the kernel takes the namespace to have. That is
-    /// the caller's root when it is the caller's namespace; `entered` says that this is the namespace's own root.
+    /// Mount points are those that can be seen from the root that the kernel takes the namespace to have: the caller's
+    /// root when it is the caller's namespace, which `entered` says to be the namespace's own root; else the first
+    /// mount on the top, which is the root unless the top itself serves as one (a host that runs from its initramfs).
     pub(super) fn list(namespace: u64, entered: bool, answer: &mut Answer) -> nix::Result<Self> {
         let top = top(namespace, answer)?;
         let mut table = Self::default();
-        for unique in mount_list::list(namespace, From::Mount(top))? {
+        // Seen from inside it is clear what the top is: something lies on its root. So its other children can be judged.
+        let top_too = entered.then_some(top);
+        for unique in top_too.into_iter().chain(mount_list::list(namespace, From::Mount(top))?) {
             let (mount, fs_type) = match mount_list::status(namespace, unique, Ask::Mount, answer) {
                 Ok(status) => (mount(&status).ok_or(Errno::EBADMSG)?, status.fs_type.ok_or(Errno::EBADMSG)?.to_vec()),
                 // It was unmounted meanwhile. If the whole namespace has gone, the next list would say so.
@@ -63,6 +66,27 @@ impl Table {
     /// Number of mounts of the table that listmount would give: all but the top of the namespace.
     pub(super) fn below_top(&self) -> usize {
         self.mounts.iter().filter(|mount| mount.id != mount.parent).count()
+    }
+
+    /// Whether the mount point of every mount is known.
+    pub(super) fn sees_all_points(&self) -> bool {
+        self.mounts.iter().all(|mount| mount.point.is_some())
+    }
+
+    /// Adds the mounts of another table that this one does not have.
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self { mounts, unions, stalling, namespaces } = other;
+        let known: HashSet<MountId> = self.mounts.iter().map(|mount| mount.id).collect();
+        let mut at = HashMap::new();
+        for (index, mount) in mounts.into_iter().enumerate().filter(|(_, mount)| !known.contains(&mount.id)) {
+            at.insert(index, self.mounts.len());
+            self.mounts.push(mount);
+        }
+        let place = |index: usize| at.get(&index).copied();
+        let unions = unions.into_iter().filter_map(|union| Some(Union { index: place(union.index)?, ..union }));
+        self.unions.extend(unions);
+        self.stalling.extend(stalling.into_iter().filter_map(place));
+        self.namespaces.extend(namespaces.into_iter().filter_map(|(index, id)| Some((place(index)?, id))));
     }
 
     fn push(&mut self, mount: Mount, fs_type: &[u8], layers: impl FnOnce() -> Vec<WrittenLayer>) {
@@ -124,4 +148,41 @@ fn mount(status: &MountStatus<'_>) -> Option<Mount> {
         peer_group: status.peer_group,
         master: status.master,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Table {
+        Table::parse(text.as_bytes()).expect("the text is valid")
+    }
+
+    #[test]
+    fn what_a_root_lies_on_is_at_the_root_too() {
+        let mut table = parsed(
+            "1 1 0:2 / /x rw - rootfs r rw\n2 1 0:3 / /x rw - ext4 r rw\n3 2 0:4 / / rw - tmpfs r rw\n4 1 0:5 / /x rw - proc p rw",
+        );
+        // Only the mount on top can be reached.
+        for hidden in [0, 1, 3] {
+            table.mounts[hidden].point = None;
+        }
+        table.raise_covered_roots();
+        let points: Vec<_> = table.mounts.iter().map(|mount| mount.point.as_deref()).collect();
+        assert_eq!(points, [Some(&b"/"[..]), Some(b"/"), Some(b"/"), None]);
+        assert!(!table.sees_all_points());
+        assert_eq!(table.below_top(), 3);
+    }
+
+    #[test]
+    fn merging_keeps_indices_with_their_mounts() {
+        let mut table = parsed("1 1 0:2 / / rw - ext4 r rw\n");
+        let other = "1 1 0:2 / / rw - ext4 r rw\n5 1 0:5 / /o rw - overlay o rw,lowerdir=/l\n6 1 0:6 / /f rw - fuse.x f rw\n\
+                     7 1 0:7 mnt:[4026532000] /n rw - nsfs n rw\n";
+        table.merge(parsed(other));
+        assert_eq!(table.mounts.len(), 4);
+        assert_eq!((table.unions[0].index, table.stalling[0], table.namespaces[0]), (1, 2, (3, 4_026_532_000)));
+        table.merge(parsed(other));
+        assert_eq!((table.mounts.len(), table.unions.len()), (4, 1));
+    }
 }

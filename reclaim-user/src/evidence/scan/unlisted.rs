@@ -32,6 +32,8 @@ impl Progress<'_> {
         self.unread.clear();
         let mut partial = Vec::new();
         for round in 1..=ROUNDS {
+            // Else the namespace that was read last would seem to be alive, with this thread as a task in it.
+            self.reader.leave();
             if !self.list_tasks() {
                 return;
             }
@@ -128,13 +130,13 @@ impl Progress<'_> {
         if !stayed {
             return Outcome::Vanished;
         }
+        self.tables.remove(&namespace);
+        self.keep_view(namespace, table);
         if at_root {
             self.unread.remove(&namespace);
-            self.tables.insert(namespace, table);
             return Outcome::Read;
         }
         self.unread.insert(namespace);
-        self.tables.insert(namespace, table);
         Outcome::Partial(self.holder_of(task))
     }
 
@@ -169,9 +171,7 @@ impl Progress<'_> {
                 // A mount is in one namespace only, so this task is in one that was read.
                 Some(table) if table.mounts.iter().any(|mount| read.contains(&mount.id)) => Reach::Nobody,
                 Some(table) => {
-                    let all = self.tables.entry(UNKNOWN_NAMESPACE).or_default();
-                    let seen: HashSet<MountId> = all.mounts.iter().map(|mount| mount.id).collect();
-                    all.mounts.extend(table.mounts.into_iter().filter(|mount| !seen.contains(&mount.id)));
+                    self.keep_view(UNKNOWN_NAMESPACE, table);
                     self.holder_of(task)
                 }
                 None => self.holder_of(task),
