@@ -119,6 +119,8 @@ pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
+
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! One test for each guard that stands in front of a removal: it is red when that guard alone is taken out.
 
-use super::support::{Evidence, Room, Sandbox, condemned, options, pattern, run, run_with};
+use super::support::{Evidence, Room, Sandbox, Sleeper, condemned, options, pattern, run, run_with};
 use crate::config::{KindRule, RemoveRule, RootConfig};
 use crate::evidence::source::Settled;
 use crate::model::coverage::{Holder, Reach};
@@ -96,7 +96,7 @@ fn each_fence_of_the_configuration_keeps() {
 #[test]
 fn age_retention_and_the_process_of_a_name_keep() {
     let room = Room::new();
-    let mut old = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let old = Sleeper::new();
     std::thread::sleep(Duration::from_millis(150));
     let alive = format!("sb_{}", old.id());
     room.stale(&alive);
@@ -114,14 +114,12 @@ fn age_retention_and_the_process_of_a_name_keep() {
         assert_eq!(told.of(name), KEPT(Reason::PidAlive));
     }
     // The same number, given to a task that started after the entry was born.
-    old.kill().unwrap();
-    old.wait().unwrap();
+    drop(old);
     std::thread::sleep(Duration::from_millis(150));
-    let mut later = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let later = Sleeper::new();
     fs::rename(room.entry(&alive), room.entry(format!("sb_{}", later.id()))).unwrap();
     assert_eq!(run(&rules, &mut Evidence::of(&room)).summary.removed, 1);
-    later.kill().unwrap();
-    later.wait().unwrap();
+    drop(later);
     let backstop = RootConfig { backstop: Some(Duration::ZERO), ..rules };
     assert_eq!(run(&backstop, &mut Evidence::of(&room)).summary.removed, 2);
 }

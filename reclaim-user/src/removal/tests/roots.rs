@@ -43,13 +43,19 @@ fn a_root_that_became_a_link_is_refused() {
     assert!(matches!(refusal(&room, &behind, &mut evidence), RemovalError::Configuration { .. }));
     let slash = RootConfig { path: "/".into(), ..room.rules() };
     assert!(matches!(refusal(&room, &slash, &mut evidence), RemovalError::Configuration { .. }));
+    // The same directory by another way.
+    mount(Some("/"), &room.path("outside"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let bound = RootConfig { path: room.path("outside"), ..room.rules() };
+    assert!(matches!(refusal(&room, &bound, &mut evidence), RemovalError::Configuration { .. }));
+    umount(&room.path("outside")).unwrap();
     fs::write(room.root(), "").unwrap();
     assert!(matches!(refusal(&room, &room.rules(), &mut evidence), RemovalError::Configuration { .. }));
 }
 
 #[test]
 fn a_store_that_is_not_ours_is_refused() {
-    let plant: [(&str, fn(&Room)); 5] = [
+    type Plant = fn(&Room);
+    let plant: [(&str, Plant); 5] = [
         ("not a directory", |room| symlink(room.path("outside"), room.entry(".reclaim")).unwrap()),
         ("not a directory", |room| fs::write(room.entry(".reclaim"), "").unwrap()),
         ("belongs to user 1000", |room| {

@@ -297,6 +297,26 @@ impl Sandbox {
     }
 }
 
+/// A child that only lives, until it is dropped.
+pub(super) struct Sleeper(Child);
+
+impl Sleeper {
+    pub(super) fn new() -> Self {
+        Self(Command::new("sleep").arg("600").spawn().unwrap())
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Drop for Sandbox {
     fn drop(&mut self) {
         let _ = self.0.kill();
