@@ -12,9 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 pub fn clone_tree(place: impl AsFd) -> Result<OwnedFd> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
     // SAFETY: the path is an empty string that ends in NUL, and the descriptor is open.
-    let tree = Errno::result(unsafe {
-        libc::syscall(libc::SYS_open_tree, place.as_fd().as_raw_fd(), c"".as_ptr(), flags)
-    })?;
+    let tree =
+        Errno::result(unsafe { libc::syscall(libc::SYS_open_tree, place.as_fd().as_raw_fd(), c"".as_ptr(), flags) })?;
     let tree = i32::try_from(tree).map_err(|_| Errno::EBADF)?;
     // SAFETY: the kernel has just given this descriptor to us, and to nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(tree) })

@@ -6,8 +6,8 @@ use crate::model::id::Location;
 use crate::model::pin::{Pin, Place, Role, State};
 use crate::sys::mount_tree::clone_tree;
 use nix::errno::Errno;
-use nix::sys::stat::{fstat, fstatat};
 use nix::fcntl::AtFlags;
+use nix::sys::stat::{fstat, fstatat};
 use std::os::fd::AsFd;
 
 /// Every mount that relies on an entry in one of the directories, which lie in the watched root `root`.

@@ -15,12 +15,12 @@ use crate::sys::mount_id::{mount_of, unique_mount_of};
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use nix::errno::Errno;
 use reclaim_ebpf::walk_abi::{
     WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
     WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS, WALK_SOURCE,
     WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
-use nix::errno::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -70,7 +70,9 @@ pub enum WalkError {
     #[error("the kernel's mounts cannot be walked without its type information")]
     Layout(#[from] LayoutError),
     /// The program cannot be loaded.
-    #[error("the walk cannot be loaded; it takes CAP_BPF, CAP_PERFMON, Linux 5.17 and a lockdown below confidentiality")]
+    #[error(
+        "the walk cannot be loaded; it takes CAP_BPF, CAP_PERFMON, Linux 5.17 and a lockdown below confidentiality"
+    )]
     Load(#[source] Box<EbpfError>),
     /// The program is refused or does not run.
     #[error("the walk cannot be run; it takes CAP_BPF, CAP_PERFMON, Linux 5.17 and a lockdown below confidentiality")]
@@ -200,7 +202,9 @@ impl Walker {
                 WALK_FULL => return Err(WalkError::Incomplete { why: "there are more pins than there is room for" }),
                 WALK_BROKEN => std::thread::sleep(Duration::from_micros(50 << attempt.min(6))),
                 WALK_NO_FILE => return Err(WalkError::Incomplete { why: "the descriptor leads to no file" }),
-                WALK_TOO_LONG => return Err(WalkError::Incomplete { why: "more mounts or deeper places than it follows" }),
+                WALK_TOO_LONG => {
+                    return Err(WalkError::Incomplete { why: "more mounts or deeper places than it follows" });
+                }
                 _ => return Err(WalkError::Output { what: "an outcome that it does not have" }),
             }
         }
