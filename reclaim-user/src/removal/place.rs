@@ -65,6 +65,15 @@ pub fn locate(path: &Path) -> Result<Location, RemovalError> {
     locate_open(&root.directory).map_err(|source| call("looking for its mount", source))
 }
 
+/// Opens a root for looking at what it holds.
+///
+/// # Errors
+/// As [`locate`].
+pub fn open_root(path: &Path) -> Result<OwnedFd, RemovalError> {
+    let absent = || RemovalError::Call { call: "openat2", path: path.into(), source: Errno::ENOENT };
+    Root::open(path)?.map(|root| root.directory).ok_or_else(absent)
+}
+
 /// Device and path come from the mount's own line, found by mount id: the device of stat is another one on some file
 /// systems (subvolumes).
 fn locate_open(directory: &OwnedFd) -> Result<Location, Errno> {

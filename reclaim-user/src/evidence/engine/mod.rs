@@ -28,6 +28,7 @@ use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
+use walked::Asked;
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -208,7 +209,12 @@ impl Engine {
         let lost = drained.lost + drained.malformed;
         self.counts.events += self.events.len() as u64;
         self.counts.lost += lost;
+        let own = std::process::id();
         for event in &self.events {
+            // Reading a namespace enters and leaves it, which changes nothing in it.
+            if event.process == own && matches!(event.hook, Hook::Setns | Hook::Depart) {
+                continue;
+            }
             if let (Some(inode), Hook::Unshare | Hook::Clone | Hook::Setns) = (event.namespace, event.hook) {
                 self.scanner.hint(NamespaceId(inode.into()), event.thread);
             }
@@ -328,7 +334,12 @@ impl EvidenceSource for Engine {
             self.take_events();
             self.refresh()?;
         }
-        match self.walker.as_mut().map(|walker| walked::walk(walker, &self.watch[root], condemned)) {
+        let place = |condemned: &CondemnedIn<'_>| match &*condemned.path {
+            [] => self.watch[root].clone(),
+            path => self.watch[root].join(path),
+        };
+        let asked: Vec<Asked<'_>> = condemned.iter().map(|condemned| (condemned.directory, place(condemned))).collect();
+        match self.walker.as_mut().map(|walker| walked::walk(walker, &asked)) {
             None => Ok(self.view()),
             Some(Ok(pins)) => {
                 self.live.see(pins);

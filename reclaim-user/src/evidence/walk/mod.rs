@@ -116,6 +116,9 @@ pub enum WalkError {
         #[source]
         source: Errno,
     },
+    /// There is nothing that a mount for the walk to find could be made of.
+    #[error("there is no directory that the walk could prove itself on")]
+    NothingToFind,
     /// The mounts changed under every try.
     #[error("the mounts of the file system changed under {TRIES} walks in a row")]
     Restless,
