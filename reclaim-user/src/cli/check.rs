@@ -162,7 +162,11 @@ fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceSta
     }
     let gaps: Vec<String> = status.gaps.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
     let claim = if status.complete { "complete".to_owned() } else { format!("not complete: {}", gaps.join(", ")) };
-    let clock = if status.clock { "mount clock runs" } else { "no mount clock, so a pass waits a fixed time before it confirms, which is a weaker guarantee" };
+    let clock = if status.clock {
+        "mount clock runs"
+    } else {
+        "no mount clock, so a pass waits a fixed time before it confirms, which is a weaker guarantee"
+    };
     output.line(&format!("evidence\t{}\t{claim}; {clock}", pass::producer(status.evidence)))?;
     Ok(status)
 }

@@ -164,9 +164,9 @@ const START_MARGIN: Duration = Duration::from_millis(50);
 pub fn process_gone(process: Process, born: Option<Timestamp>) -> bool {
     match process {
         Process::Dead => true,
-        Process::Alive { started } => started
-            .zip(born)
-            .is_some_and(|(started, born)| born.age(started).is_some_and(|later| later > START_MARGIN)),
+        Process::Alive { started } => {
+            started.zip(born).is_some_and(|(started, born)| born.age(started).is_some_and(|later| later > START_MARGIN))
+        }
     }
 }
 

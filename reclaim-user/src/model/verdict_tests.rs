@@ -107,7 +107,8 @@ fn the_backstop_lifts_the_process_and_nothing_else() {
 
 #[test]
 fn evidence_that_is_complete_or_covered_is_enough() {
-    for (complete, covered, goes) in [(true, true, true), (true, false, true), (false, true, true), (false, false, false)]
+    for (complete, covered, goes) in
+        [(true, true, true), (true, false, true), (false, true, true), (false, false, false)]
     {
         assert_eq!(verdict(&Facts { complete, covered, ..free() }).is_ok(), goes);
     }

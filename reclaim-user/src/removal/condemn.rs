@@ -161,7 +161,9 @@ mod tests {
     fn a_batch_is_known_by_its_name() {
         assert!(is_batch_name(batch_name().to_bytes()));
         assert_ne!(batch_name(), batch_name());
-        for name in ["", "holder", "0123456-1-2-3", "01234567-1-2", "01234567-1-2-x", "01234567-1--3", "01234567-1-2-3-4"] {
+        for name in
+            ["", "holder", "0123456-1-2-3", "01234567-1-2", "01234567-1-2-x", "01234567-1--3", "01234567-1-2-3-4"]
+        {
             assert!(!is_batch_name(name.as_bytes()), "{name}");
         }
     }

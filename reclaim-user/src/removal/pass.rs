@@ -38,7 +38,10 @@ const FAULTS_TOLD: u64 = 20;
 ///
 /// # Errors
 /// When the pass cannot be made or has to end early. Nothing that is live is condemned then.
-#[expect(clippy::too_many_arguments, reason = "each is another owner's, and a struct of borrows would only rename them")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is another owner's, and a struct of borrows would only rename them"
+)]
 pub fn pass<E: EvidenceSource>(
     root: &RootConfig,
     index: usize,
@@ -51,7 +54,14 @@ pub fn pass<E: EvidenceSource>(
 ) -> Result<PassSummary, RemovalError> {
     let begun = Instant::now();
     let rules = root;
-    let report = Report { tally: Tally::default(), candidates: 0, faults: 0, weaker_told: false, per_entry: options.per_entry, on_event };
+    let report = Report {
+        tally: Tally::default(),
+        candidates: 0,
+        faults: 0,
+        weaker_told: false,
+        per_entry: options.per_entry,
+        on_event,
+    };
     let claim = Claim::default();
     let Some(root) = Root::open(&rules.path)? else {
         state.cursor = Default::default();
@@ -207,9 +217,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
         claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
-        let proof = |condemned: &Condemned| {
-            prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins)
-        };
+        let proof =
+            |condemned: &Condemned| prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins);
         Ok(entries.iter().map(proof).collect())
     }
 

@@ -38,8 +38,7 @@ pub fn open_child(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
 /// `EXDEV` when that would leave the mount.
 pub fn open_parent(directory: impl AsFd) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let resolve =
-        ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let resolve = ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     again(|| openat2(&directory, c"..", OpenHow::new().flags(flags).resolve(resolve)))
 }
 

@@ -79,9 +79,8 @@ impl Engine {
         producers.push(ProducerReport::of(Producer::Scan, &scanned, started));
         self.take_events();
         self.refresh()?;
-        let differences = (0..self.watch.len())
-            .flat_map(|root| compare(root, [&before, &self.live], &scanned))
-            .collect();
+        let differences =
+            (0..self.watch.len()).flat_map(|root| compare(root, [&before, &self.live], &scanned)).collect();
         Ok(Audit { differences, producers })
     }
 }
@@ -114,9 +113,8 @@ impl ProducerReport {
 }
 
 fn compare(root: usize, live: [&LiveSet; 2], scanned: &LiveSet) -> Vec<Difference> {
-    let entries = |set: &LiveSet| -> BTreeSet<Vec<u8>> {
-        set.pins().entries(root).into_iter().map(<[u8]>::to_vec).collect()
-    };
+    let entries =
+        |set: &LiveSet| -> BTreeSet<Vec<u8>> { set.pins().entries(root).into_iter().map(<[u8]>::to_vec).collect() };
     let [before, after] = [entries(live[0]), entries(live[1])];
     let scan = entries(scanned);
     let difference = |entry: &Vec<u8>, seen_by, missed_by, cause| Difference {

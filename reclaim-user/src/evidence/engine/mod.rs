@@ -131,7 +131,11 @@ impl Engine {
         let mut engine =
             Self { watch, scanner, probes, probes_missing, live, taken: now, listed: now, counts, events: Vec::new() };
         engine.take_events();
-        if engine.live.has_gap() { engine.baseline()? } else { engine.refresh()? }
+        if engine.live.has_gap() {
+            engine.baseline()?
+        } else {
+            engine.refresh()?
+        }
         Ok(engine)
     }
 

@@ -18,7 +18,13 @@ const REMOVED: (Verdict, Option<Reason>) = (Verdict::Removed, None);
 
 /// Two entries, `a` and `b`, of which something happens to `a` while both are condemned: `a` is restored, `b` goes.
 #[track_caller]
-fn while_condemned(room: &Room, rules: &RootConfig, mut evidence: Evidence, act: impl FnMut() + 'static, reason: Reason) {
+fn while_condemned(
+    room: &Room,
+    rules: &RootConfig,
+    mut evidence: Evidence,
+    act: impl FnMut() + 'static,
+    reason: Reason,
+) {
     evidence.while_condemned = Some(Box::new(act));
     let told = run(rules, &mut evidence);
     assert_eq!(told.of("a"), RESTORED(reason), "{told:#?}");

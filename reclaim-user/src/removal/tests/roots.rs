@@ -84,7 +84,10 @@ fn a_root_that_is_held_says_by_whom() {
     fs::DirBuilder::new().mode(0o700).create(room.entry(".reclaim")).unwrap();
     let held = Flock::lock(File::open(room.entry(".reclaim")).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
     let error = refusal(&room, &room.rules(), &mut Evidence::of(&room));
-    assert!(matches!(error, RemovalError::Busy { process: Some(process), .. } if process == std::process::id()), "{error}");
+    assert!(
+        matches!(error, RemovalError::Busy { process: Some(process), .. } if process == std::process::id()),
+        "{error}"
+    );
     drop(held);
     assert_eq!(run(&room.rules(), &mut Evidence::of(&room)).summary.removed, 1);
     assert!(room.names().is_empty(), "an empty store of an earlier pass is removed too");
