@@ -35,8 +35,9 @@ macro_rules! offset {
 /// The number of the system call in a slot of [`SYSCALLS`].
 #[inline(always)]
 pub(crate) fn syscall_number(slot: usize) -> i64 {
-    // SAFETY: callers pass constants below SYSCALL_SLOTS.
-    let number = unsafe { ptr::read_volatile((&raw const SYSCALLS).cast::<i32>().add(slot)) };
+    let place = (&raw const SYSCALLS).cast::<i32>().wrapping_add(slot);
+    // SAFETY: inside the static, since callers pass constants below SYSCALL_SLOTS.
+    let number = unsafe { ptr::read_volatile(place) };
     i64::from(number)
 }
 

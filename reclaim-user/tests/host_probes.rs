@@ -19,7 +19,7 @@ use reclaim_user::model::event::{Event, Hook};
 use support::{HangingMount, has_ended, in_private_namespace, make_slave, namespace_here, namespace_of};
 
 /// Long enough for anything that is not going to hang.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn attach(options: ProbeOptions) -> Probes {
     Probes::attach(options).expect("the probes attach; these tests need root and a kernel with BPF and BTF")
@@ -159,10 +159,10 @@ fn a_task_made_by_clone3_is_reported_with_its_own_namespace() {
 #[ignore = "is started by another test"]
 fn many_threads() {
     for _ in 0..16 {
-        thread::spawn(|| thread::sleep(SOON * 6));
+        thread::spawn(|| thread::sleep(SOON * 2));
     }
     println!("\nready");
-    thread::sleep(SOON * 6);
+    thread::sleep(SOON * 2);
 }
 
 #[test]
@@ -228,6 +228,39 @@ fn the_clock_waits_for_a_call_that_hangs() {
     }
     hanging.release();
     assert!(matches!(settles(&probes), Waited::Done));
+}
+
+#[test]
+fn the_clock_does_not_wait_for_a_call_that_began_later() {
+    let probes = attach_default();
+    let before = HangingMount::start();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| settles(&probes));
+        // For the wait to begin.
+        thread::sleep(Duration::from_millis(500));
+        let later = HangingMount::start();
+        assert!(!waiting.is_finished(), "a call hangs that had entered before");
+        before.release();
+        let waited = waiting.join().expect("the wait ends");
+        assert!(matches!(waited, Waited::Done), "{waited:?}");
+        later.release();
+    });
+}
+
+#[test]
+fn the_clock_knows_that_it_lost_track() {
+    let probes = attach(ProbeOptions { in_flight_slots: Some(1), ..ProbeOptions::default() });
+    let (first, second) = (HangingMount::start(), HangingMount::start());
+    let clock = probes.clock();
+    assert!(clock.now().untracked > 0, "there is room for one call and two hang: {:?}", clock.now());
+    let wait = |limit| clock.wait_since(clock.now().entered, Instant::now() + limit);
+    let unfinished = || !matches!(wait(Duration::from_millis(500)), Waited::Done);
+    assert!(unfinished());
+    first.release();
+    assert!(unfinished());
+    second.release();
+    // The wait that finds a call untracked may end unsure; others make untracked calls all the time.
+    assert!((0..20).any(|_| matches!(wait(SOON), Waited::Done)));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The command line: bad input, missing permission, exit codes, and output for programs.
 
-use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, private_host, run_to_end};
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, private_host, run_to_end, set_mode};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -190,7 +190,8 @@ fn a_second_reclaimer_is_told_who_holds_the_root() {
             host.names().is_empty().then_some(())
         });
         let own = host.root().join(".reclaim");
-        fs::create_dir_all(&own).or_fail("make the directory that passes keep");
+        fs::create_dir_all(&own).or_fail("make the directory that a pass works in");
+        set_mode(&own, 0o700);
         let stale = host.entry("stale");
         let lock = fs::File::open(&own).or_fail("open .reclaim");
         let lock =

@@ -3,6 +3,7 @@
 mod bench;
 mod build;
 mod command;
+mod launcher;
 mod lint;
 mod run;
 mod sandbox;

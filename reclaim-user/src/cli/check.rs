@@ -1,6 +1,7 @@
 //! `reclaim check`: what this kernel and this configuration give. Changes nothing.
 
 use super::capability::{self, CAPABILITIES};
+use super::kernel;
 use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice};
@@ -71,7 +72,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
 
 fn tell_features(output: &mut Output) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
-    for Feature { name, used_for, answer } in features::probe() {
+    for Feature { name, used_for, answer } in features::probe().into_iter().chain(kernel::features()) {
         let (answer, why) = match answer {
             Answer::Yes => (Three::Yes, None),
             Answer::No { why } => (Three::No, Some(why)),

@@ -4,6 +4,7 @@ mod audit;
 mod capability;
 mod check;
 mod context;
+mod kernel;
 mod pins;
 mod query;
 mod run;

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use crate::error::{Error, Outcome, chain};
-use crate::evidence::asked;
+use crate::evidence::asked::Looker;
 use crate::evidence::source::EvidenceSource as _;
 use crate::model::answer::{Decision, QueryReport, Seen};
 use crate::model::report::Name;
@@ -20,7 +20,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
-    let subjects: Vec<_> = arguments.paths.iter().map(|path| (path, asked::look(path))).collect();
+    let mut looker = Looker::default();
+    let subjects: Vec<_> = arguments.paths.iter().map(|path| (path, looker.look(path))).collect();
     let watch = subjects.iter().filter_map(|(_, subject)| subject.as_ref().ok()).flat_map(|found| found.places.clone());
     let mut engine = context.engine(watch.collect())?;
     let view = engine.consult()?;

@@ -2,8 +2,9 @@
 
 use super::context::Context;
 use crate::error::{Error, Outcome, chain};
+use crate::evidence::asked::Looker;
+use crate::evidence::holders;
 use crate::evidence::source::EvidenceSource as _;
-use crate::evidence::{asked, holders};
 use crate::model::answer::{Seen, Subject};
 use crate::render::who as text;
 use std::collections::BTreeSet;
@@ -18,8 +19,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
+    let mut looker = Looker::default();
     let (subjects, errors): (Vec<_>, Vec<_>) =
-        arguments.paths.iter().map(|path| asked::look(path)).partition(Result::is_ok);
+        arguments.paths.iter().map(|path| looker.look(path)).partition(Result::is_ok);
     let subjects: Vec<Subject> = subjects.into_iter().flatten().collect();
     let mut errors = errors.into_iter().filter_map(Result::err);
     let mut outcome = Outcome::Done;

@@ -1,6 +1,6 @@
 //! A path that somebody asks about: looked at without following a link at its end, and placed in its file system.
 
-use super::ground::{self, GroundError};
+use super::ground::{self, Ground, GroundError};
 use crate::model::answer::Subject;
 use crate::model::report::Name;
 use crate::sys::mount_id::mount_of;
@@ -41,44 +41,72 @@ pub enum AskedError {
     },
 }
 
-/// Looks at a path. The owner and the place belong to the file that was opened, whatever the path leads to later.
-///
-/// # Errors
-/// When the path does not exist, cannot be reached or cannot be placed.
-pub fn look(path: &Path) -> Result<Subject, AskedError> {
-    let open = |error: nix::Error| AskedError::Open { path: path.to_path_buf(), source: error.into() };
-    let placed = |source| AskedError::Ground { path: path.to_path_buf(), source };
-    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-    let (directory, name) = split(path)?;
-    let parent = openat(AT_FDCWD, &directory, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(open)?;
-    let Some(name) = name else {
-        let stat = fstat(&parent).map_err(open)?;
-        let place = ground::ground_of(&parent).map_err(placed)?.location;
-        return Ok(Subject {
-            path: Name(path.as_os_str().as_bytes().to_vec()),
-            name: Name(Vec::new()),
-            places: vec![place],
-            owner: stat.st_uid,
-            known_empty: false,
-        });
-    };
-    let file = openat(&parent, name.as_os_str(), flags | OFlag::O_NOFOLLOW, Mode::empty()).map_err(open)?;
-    let stat = fstat(&file).map_err(open)?;
-    let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
-    let above = ground::ground_of(&parent).map_err(placed)?;
-    let mut places = vec![above.location.join(name.as_bytes())];
-    // Where something is mounted on the path, the file that was opened is on top of the place that its parent gives.
-    if mount_of(&file).map_err(open)? != above.mount {
-        places.push(ground::ground_of(&file).map_err(placed)?.location);
+/// Looks at paths. Remembers the directory that the last one was in, so that many entries of one directory cost little.
+#[derive(Debug, Default)]
+pub struct Looker {
+    last: Option<Directory>,
+}
+
+/// A directory that is open, and where it is.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    file: OwnedFd,
+    ground: Ground,
+}
+
+impl Directory {
+    fn open(path: PathBuf, asked: &Path) -> Result<Self, AskedError> {
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
+        let file = openat(AT_FDCWD, &path, flags, Mode::empty()).map_err(failed(asked))?;
+        let ground = ground::ground_of(&file).map_err(unplaced(asked))?;
+        Ok(Self { path, file, ground })
     }
-    let known_empty = kind != SFlag::S_IFDIR || is_empty(&file);
-    Ok(Subject {
-        path: Name(path.as_os_str().as_bytes().to_vec()),
-        name: Name(name.as_bytes().to_vec()),
-        places,
-        owner: stat.st_uid,
-        known_empty,
-    })
+}
+
+fn failed(path: &Path) -> impl Fn(nix::Error) -> AskedError + Copy {
+    move |error| AskedError::Open { path: path.to_path_buf(), source: error.into() }
+}
+
+fn unplaced(path: &Path) -> impl Fn(GroundError) -> AskedError + Copy {
+    move |source| AskedError::Ground { path: path.to_path_buf(), source }
+}
+
+impl Looker {
+    /// Looks at a path. The owner and the place belong to the file that was opened, whatever the path leads to later.
+    ///
+    /// # Errors
+    /// When the path does not exist, cannot be reached or cannot be placed.
+    pub fn look(&mut self, path: &Path) -> Result<Subject, AskedError> {
+        let (above, name) = split(path)?;
+        let directory = match self.last.take() {
+            Some(last) if last.path == above => last,
+            _ => Directory::open(above, path)?,
+        };
+        let directory = self.last.insert(directory);
+        let name = name.as_deref().map(OsStr::as_bytes).unwrap_or_default();
+        let subject = |places, owner, known_empty| Subject {
+            path: Name(path.as_os_str().as_bytes().to_vec()),
+            name: Name(name.to_vec()),
+            places,
+            owner,
+            known_empty,
+        };
+        if name.is_empty() {
+            let stat = fstat(&directory.file).map_err(failed(path))?;
+            return Ok(subject(vec![directory.ground.location.clone()], stat.st_uid, false));
+        }
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let file = openat(&directory.file, name, flags, Mode::empty()).map_err(failed(path))?;
+        let stat = fstat(&file).map_err(failed(path))?;
+        let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+        let mut places = vec![directory.ground.location.join(name)];
+        // Where something is mounted on the path, the file that was opened is on top of the place that its parent gives.
+        if mount_of(&file).map_err(failed(path))? != directory.ground.mount {
+            places.push(ground::ground_of(&file).map_err(unplaced(path))?.location);
+        }
+        Ok(subject(places, stat.st_uid, kind != SFlag::S_IFDIR || is_empty(&file)))
+    }
 }
 
 /// The directory to open, and the name to look for in it. No name where the path is a root directory, or the working
@@ -111,14 +139,6 @@ fn is_empty(directory: &OwnedFd) -> bool {
         return false;
     };
     listing.iter().all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
-}
-
-/// Absolute form of a path as the caller means it, without resolving links.
-///
-/// # Errors
-/// When the working directory cannot be told.
-pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
-    if path.is_absolute() { Ok(path.to_path_buf()) } else { Ok(std::env::current_dir()?.join(path)) }
 }
 
 /// A path from bytes.

@@ -64,6 +64,8 @@ pub struct Clock {
 struct State {
     stragglers: Stragglers,
     untracked: u64,
+    /// Why the wait in which the clock lost track of a call cannot vouch for it. Later ones can.
+    unsure: Option<String>,
 }
 
 impl fmt::Debug for Clock {
@@ -78,7 +80,7 @@ impl Clock {
         in_flight: HashMap<MapData, u32, [u8; IN_FLIGHT_SIZE]>,
         stragglers: Stragglers,
     ) -> Self {
-        Self { counters, in_flight, state: Mutex::new(State { stragglers, untracked: 0 }) }
+        Self { counters, in_flight, state: Mutex::new(State { stragglers, untracked: 0, unsure: None }) }
     }
 
     /// The counters.
@@ -162,17 +164,16 @@ impl Clock {
         if untracked != state.untracked {
             // The clock lost track of somebody: ask the kernel about each thread, as for the time before attaching.
             state.stragglers = Stragglers::look();
-            if let Some(why) = state.stragglers.weakness() {
-                return Err(Undone::Unknown(why));
-            }
             state.untracked = untracked;
+            state.unsure = state.stragglers.weakness();
         }
         loop {
             match state.stragglers.look_again() {
-                Left::All => return Ok(()),
+                Left::All => break,
                 Left::Some(why) => pause.take().ok_or(Undone::Unknown(why))?,
             }
         }
+        state.unsure.take().map_or(Ok(()), |why| Err(Undone::Unknown(why)))
     }
 
     /// Moves the generation on to an empty one, and returns all others that are not empty. If no other is empty the

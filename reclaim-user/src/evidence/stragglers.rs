@@ -1,5 +1,5 @@
 //! Threads that may be inside a mount-class call which the mount clock did not count in: those that entered before the
-//! probes were attached. /proc/<process>/task/<thread>/syscall tells of each thread that sleeps; a thread that runs is
+//! probes were attached, or while its map was full. /proc/<process>/task/<thread>/syscall tells of each thread that sleeps; a thread that runs is
 //! looked at again until it sleeps elsewhere, or has spent time outside the kernel.
 
 use std::collections::BTreeMap;
@@ -85,8 +85,8 @@ impl Stragglers {
                 None => "was running".to_owned(),
             };
             return Left::Some(format!(
-                "thread {thread} of process {process} {doing} when the probes were attached and has not been seen outside the \
-                 kernel since"
+                "thread {thread} of process {process} {doing} when the mount clock could not count it in, and has not been \
+                 seen outside the kernel since"
             ));
         }
         if (self.unreadable > 0 || self.blind.is_some()) && self.since.elapsed() < SETTLING {
@@ -106,7 +106,7 @@ impl Stragglers {
             None => (self.unreadable > 0).then(|| {
                 format!(
                     "{} threads may not be looked at (/proc/<pid>/syscall needs the rights of ptrace); a call that they were in \
-                     when the probes were attached was given {} ms",
+                     before the mount clock counted was given {} ms",
                     self.unreadable,
                     SETTLING.as_millis()
                 )

@@ -14,13 +14,16 @@ pub const GROUP_ENTRIES: usize = 65_536;
 /// Shortest time that a group is filled for, so that confirmations do not become most of the work.
 const GROUP_LEAST: Duration = Duration::from_millis(50);
 
+/// Longest time that a group is filled for: no path leads to its entries meanwhile, and one of them may prove live.
+const GROUP_MOST: Duration = Duration::from_secs(1);
+
 /// Whether a group is to be confirmed and removed before more is condemned.
 ///
 /// `filled_for` is the time since the group was begun, `left` what is left of the budget. Confirming and removing take
 /// about as long as condemning did, so half of the budget that was there is kept for them.
 #[must_use]
 pub fn group_is_due(entries: usize, filled_for: Duration, left: Duration) -> bool {
-    entries >= GROUP_ENTRIES || (entries > 0 && filled_for >= left.max(GROUP_LEAST))
+    entries >= GROUP_ENTRIES || (entries > 0 && filled_for >= left.clamp(GROUP_LEAST, GROUP_MOST))
 }
 
 /// The pile: holds candidates back until there are enough of them.
@@ -89,8 +92,9 @@ mod tests {
     fn a_group_is_due_when_full_or_when_half_of_the_budget_is_gone() {
         let second = Duration::from_secs(1);
         assert!(!group_is_due(0, second * 9, Duration::ZERO));
-        assert!(!group_is_due(1, second, second * 9));
-        assert!(group_is_due(1, second * 5, second * 5));
+        assert!(!group_is_due(1, second / 2, second * 9));
+        assert!(group_is_due(1, second, second * 9));
+        assert!(group_is_due(1, second / 4, second / 4));
         assert!(group_is_due(1, second, Duration::ZERO));
         assert!(!group_is_due(1, Duration::ZERO, Duration::ZERO));
         assert!(group_is_due(GROUP_ENTRIES, Duration::ZERO, second));

@@ -37,8 +37,8 @@ pub fn cgroup_path(text: &[u8]) -> Option<&[u8]> {
 #[must_use]
 pub fn unit(cgroup: &[u8]) -> Option<&str> {
     const KINDS: [&str; 3] = [".service", ".scope", ".socket"];
-    let parts = cgroup.split(|byte| *byte == b'/').filter_map(|part| std::str::from_utf8(part).ok());
-    parts.filter(|part| KINDS.iter().any(|kind| part.len() > kind.len() && part.ends_with(kind))).last()
+    let mut parts = cgroup.split(|byte| *byte == b'/').filter_map(|part| std::str::from_utf8(part).ok());
+    parts.rfind(|part| KINDS.iter().any(|kind| part.len() > kind.len() && part.ends_with(kind)))
 }
 
 /// The innermost container id in a control group's path: 64 hexadecimal digits, bare or with the runtime's name before
@@ -46,12 +46,12 @@ pub fn unit(cgroup: &[u8]) -> Option<&str> {
 #[must_use]
 pub fn container(cgroup: &[u8]) -> Option<&str> {
     let parts = cgroup.split(|byte| *byte == b'/').filter_map(|part| std::str::from_utf8(part).ok());
-    let ids = parts.filter_map(|part| {
+    let mut ids = parts.filter_map(|part| {
         let bare = part.strip_suffix(".scope").or_else(|| part.strip_suffix(".service")).unwrap_or(part);
         let id = bare.rsplit(['-', ':']).next()?;
         (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
     });
-    ids.last()
+    ids.next_back()
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
+
 use super::super::fence::FileKind;
 use super::*;
 use crate::config::{KindRule, RemoveRule};
@@ -56,8 +58,10 @@ fn born(facts: &mut Facts, seconds_ago: i64) {
     facts.status.birth = Some(Timestamp::of(NOW - seconds_ago, 0));
 }
 
+type Fault = fn(&mut Facts);
+
 /// Each fault that a fence catches, in the order in which the reasons win.
-fn faults() -> Vec<(Reason, fn(&mut Facts))> {
+fn faults() -> Vec<(Reason, Fault)> {
     vec![
         (Reason::Pinned, |facts| facts.pinned = true),
         (Reason::Name, |facts| facts.name = b"other".to_vec()),

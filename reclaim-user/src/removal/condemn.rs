@@ -18,18 +18,48 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// A directory of condemned entries.
+/// Entries of a makeshift batch. They only have to make room for a store and a batch in it.
+const MAKESHIFT_ENTRIES: usize = 64;
+
+/// What a makeshift batch's entries are called in the root: this, the batch's name, a dot, and the entry's own name.
+const MAKESHIFT: &[u8] = b".reclaim-";
+
+/// Condemned entries that are together in one directory.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) name: CString,
     pub(super) directory: OwnedFd,
     pub(super) entries: usize,
+    /// The directory is the root itself, since its file system has no room for one more: its entries have long names.
+    pub(super) makeshift: bool,
+}
+
+impl Batch {
+    /// What an entry is called in the directory of the batch. None when that would be too long.
+    fn stored(&self, name: &CStr) -> Option<CString> {
+        if !self.makeshift {
+            return Some(name.into());
+        }
+        let stored = [MAKESHIFT, self.name.to_bytes(), b".", name.to_bytes()].concat();
+        CString::new(stored).ok().filter(|stored| stored.as_bytes().len() <= 255)
+    }
+}
+
+/// Takes the name of an entry of a makeshift batch apart: the batch, and the name that the entry had.
+pub(super) fn makeshift(stored: &CStr) -> Option<(CString, CString)> {
+    let rest = stored.to_bytes().strip_prefix(MAKESHIFT)?;
+    let dot = rest.iter().position(|byte| *byte == b'.')?;
+    let (batch, name) = (&rest[..dot], &rest[dot + 1..]);
+    (is_batch_name(batch) && !name.is_empty()).then(|| Some((CString::new(batch).ok()?, CString::new(name).ok()?)))?
 }
 
 /// A condemned entry. Nothing is known of its pins yet.
 #[derive(Debug)]
 pub(super) struct Condemned {
+    /// The name that it had in the root.
     pub(super) name: CString,
+    /// What it is called in its batch; none when that is its name.
+    pub(super) stored: Option<CString>,
     /// Index of its batch in its group.
     pub(super) batch: usize,
     pub(super) identity: Identity,
@@ -37,6 +67,13 @@ pub(super) struct Condemned {
     pub(super) owner: u32,
     /// It was known to hold nothing when it was condemned.
     pub(super) empty: bool,
+}
+
+impl Condemned {
+    /// What it is called in its batch.
+    pub(super) fn stored(&self) -> &CStr {
+        self.stored.as_deref().unwrap_or(&self.name)
+    }
 }
 
 /// Batches that share one wait and one confirmation.
@@ -52,11 +89,17 @@ impl Group {
     pub(super) fn new() -> Self {
         Self { batches: Vec::new(), entries: Vec::new(), begun: Instant::now() }
     }
+
+    /// It has a makeshift batch with as many entries as are needed to make room.
+    pub(super) fn makes_room(&self) -> bool {
+        self.batches.last().is_some_and(|batch| batch.makeshift && batch.entries >= MAKESHIFT_ENTRIES)
+    }
 }
 
 /// The key of a condemned entry in the pin set.
-pub(super) fn key(batch: &CStr, name: &CStr) -> Vec<u8> {
-    [STORE.to_bytes(), batch.to_bytes(), name.to_bytes()].join(&b'/')
+pub(super) fn key(batch: &Batch, condemned: &Condemned) -> Vec<u8> {
+    let stored = condemned.stored().to_bytes();
+    if batch.makeshift { stored.to_vec() } else { [STORE.to_bytes(), batch.name.to_bytes(), stored].join(&b'/') }
 }
 
 /// Why an entry was not condemned.
@@ -78,54 +121,80 @@ pub(super) enum NotCondemned {
 }
 
 /// Moves `name` out of the root into a batch of the group. The entry's lock is held until that is done.
+///
+/// Without a store, or without room for a batch in it, the batch is a makeshift one.
 pub(super) fn condemn(
-    store: &Store,
+    store: Option<&Store>,
     root: impl AsFd,
     group: &mut Group,
     name: &CStr,
     examined: Examined,
 ) -> Result<(), NotCondemned> {
     let Examined { identity, kind, owner, empty, lock } = examined;
-    let mut batch = match group.batches.last() {
+    let mut index = match group.batches.last() {
         Some(batch) if batch.entries < BATCH_ENTRIES => group.batches.len() - 1,
-        _ => begin_batch(store, group)?,
+        _ => begin_batch(store, &root, group)?,
     };
-    let mut moved = directory::move_entry(&root, name, &group.batches[batch].directory);
-    if moved == Err(Errno::EEXIST) {
-        // Made again under the same name since that was condemned.
-        batch = begin_batch(store, group)?;
-        moved = directory::move_entry(&root, name, &group.batches[batch].directory);
-    }
-    match moved {
-        Ok(()) => {}
-        Err(Errno::ENOENT) => return Err(NotCondemned::Vanished),
-        Err(Errno::EROFS) => return Err(NotCondemned::Root(Errno::EROFS)),
-        Err(error) => return Err(NotCondemned::Entry(failed("renameat2", error))),
-    }
+    let mut tries = 0;
+    let stored = loop {
+        let batch = &group.batches[index];
+        let Some(stored) = batch.stored(name) else {
+            return Err(NotCondemned::Entry(
+                "its name is too long to be condemned without a directory for that".into(),
+            ));
+        };
+        match directory::move_entry(&root, name, &batch.directory, &stored) {
+            Ok(()) => break stored,
+            // Made again under the same name since that was condemned.
+            Err(Errno::EEXIST) if tries == 0 => {
+                tries += 1;
+                index = begin_batch(store, &root, group)?;
+            }
+            Err(Errno::ENOENT) => return Err(NotCondemned::Vanished),
+            Err(Errno::EROFS) => return Err(NotCondemned::Root(Errno::EROFS)),
+            Err(error) => return Err(NotCondemned::Entry(failed("renameat2", error))),
+        }
+    };
     drop(lock);
-    let directory = &group.batches[batch].directory;
-    let same = status_at(directory, name).is_ok_and(|file| file.identity == identity && file.status.kind == kind);
+    let batch = &mut group.batches[index];
+    let same =
+        status_at(&batch.directory, &stored).is_ok_and(|file| file.identity == identity && file.status.kind == kind);
     if !same {
-        return Err(NotCondemned::Swapped { restored: directory::move_entry(directory, name, &root).is_ok() });
+        let restored = directory::move_entry(&batch.directory, &stored, &root, name).is_ok();
+        return Err(NotCondemned::Swapped { restored });
     }
-    group.batches[batch].entries += 1;
-    group.entries.push(Condemned { name: name.into(), batch, identity, kind, owner, empty });
+    batch.entries += 1;
+    let stored = batch.makeshift.then_some(stored);
+    group.entries.push(Condemned { name: name.into(), stored, batch: index, identity, kind, owner, empty });
     crash::step("after-condemn-first");
     Ok(())
 }
 
-fn begin_batch(store: &Store, group: &mut Group) -> Result<usize, NotCondemned> {
-    loop {
+fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Result<usize, NotCondemned> {
+    let mut batch = None;
+    while let (None, Some(store)) = (&batch, store) {
         let name = batch_name();
         match directory::make(store.directory(), &name) {
-            Ok(()) => {}
-            Err(Errno::EEXIST) => continue,
+            Ok(()) => {
+                let directory = directory::open_child(store.directory(), &name).map_err(NotCondemned::Root)?;
+                batch = Some(Batch { name, directory, entries: 0, makeshift: false });
+            }
+            Err(Errno::EEXIST) => {}
+            Err(Errno::ENOSPC | Errno::EDQUOT) => break,
             Err(error) => return Err(NotCondemned::Root(error)),
         }
-        let directory = directory::open_child(store.directory(), &name).map_err(NotCondemned::Root)?;
-        group.batches.push(Batch { name, directory, entries: 0 });
-        return Ok(group.batches.len() - 1);
     }
+    let batch = match batch {
+        Some(batch) => batch,
+        None => makeshift_batch(root, batch_name()).map_err(NotCondemned::Root)?,
+    };
+    group.batches.push(batch);
+    Ok(group.batches.len() - 1)
+}
+
+/// A batch whose entries stay in the root, under names that say so.
+pub(super) fn makeshift_batch(root: impl AsFd, name: CString) -> Result<Batch, Errno> {
+    Ok(Batch { name, directory: directory::open_child(root, c".")?, entries: 0, makeshift: true })
 }
 
 /// `BOOT-PID-START-COUNTER`: who made a batch, for people that find one.
@@ -155,12 +224,23 @@ pub(super) fn is_batch_name(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
+
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn a_batch_is_known_by_its_name() {
         assert!(is_batch_name(batch_name().to_bytes()));
         assert_ne!(batch_name(), batch_name());
+        let directory = File::open("/").unwrap().into();
+        let batch = Batch { name: batch_name(), directory, entries: 0, makeshift: true };
+        let stored = batch.stored(c"a.b\xff").unwrap();
+        assert_eq!(makeshift(&stored), Some((batch.name.clone(), c"a.b\xff".into())));
+        assert_eq!(batch.stored(&CString::new("n".repeat(230)).unwrap()), None);
+        for name in [c".reclaim-x.a", c".reclaim", c"a", c".reclaim-01234567-1-2-3", c".reclaim-01234567-1-2-3."] {
+            assert_eq!(makeshift(name), None, "{name:?}");
+        }
         for name in
             ["", "holder", "0123456-1-2-3", "01234567-1-2", "01234567-1-2-x", "01234567-1--3", "01234567-1-2-3-4"]
         {

@@ -65,7 +65,7 @@ pub(super) fn prove(
     condemned: &Condemned,
     with_pins: bool,
 ) -> Proof {
-    let key = key(&batch.name, &condemned.name);
+    let key = key(batch, condemned);
     let name = condemned.name.to_bytes();
     let pinned = is_pinned(root, view, batch, condemned);
     let pins = || match with_pins {
@@ -86,8 +86,7 @@ pub(super) fn prove(
 
 /// Whether there is a pin on a condemned entry, under either of its names.
 pub(super) fn is_pinned(root: usize, view: &View<'_>, batch: &Batch, condemned: &Condemned) -> bool {
-    view.pins.is_pinned(root, &key(&batch.name, &condemned.name))
-        || view.pins.is_pinned(root, condemned.name.to_bytes())
+    view.pins.is_pinned(root, &key(batch, condemned)) || view.pins.is_pinned(root, condemned.name.to_bytes())
 }
 
 /// A layer that could not be resolved and could be this entry or in it, for people.
@@ -111,7 +110,7 @@ pub(super) fn confirm(
         Ok(named) => named,
         Err(denied) => return Err((condemned, Some(denied))),
     };
-    match examiner.examine(rules, named, &batch.directory, &condemned.name) {
+    match examiner.examine(rules, named, &batch.directory, condemned.stored()) {
         Ok(examined)
             if (examined.identity, examined.kind, examined.owner)
                 == (condemned.identity, condemned.kind, condemned.owner) =>

@@ -40,7 +40,15 @@ impl<E: EvidenceSource> Pass<'_, E> {
                     self.state.stuck.insert(key, stuck);
                 }
                 let (kind, owner) = (file.status.kind, file.status.owner);
-                kept.push(Condemned { name, batch: 0, identity: file.identity, kind, owner, empty: false });
+                kept.push(Condemned {
+                    name,
+                    stored: None,
+                    batch: 0,
+                    identity: file.identity,
+                    kind,
+                    owner,
+                    empty: false,
+                });
             }
             let later = self.pinned_only(&batch, later)?;
             due.extend(later);
@@ -56,10 +64,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
             group.entries.extend(due);
             if group.entries.len() >= GROUP_ENTRIES {
                 let full = std::mem::replace(&mut group, Group::new());
-                self.conclude(store, full);
+                self.conclude(Some(store), full);
             }
         }
-        self.conclude(store, group);
+        self.conclude(Some(store), group);
         Ok(())
     }
 
@@ -110,7 +118,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             Ok(_) => return alone("it does not belong to reclaim"),
             Err(error) => return alone(&failed("statx", error)),
         }
-        Some(Batch { name: name.into(), directory, entries: 0 })
+        Some(Batch { name: name.into(), directory, entries: 0, makeshift: false })
     }
 
     fn names(&self, directory: impl AsFd) -> Result<Vec<std::ffi::CString>, RemovalError> {

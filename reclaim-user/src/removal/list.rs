@@ -1,6 +1,6 @@
 //! Listing a root: every entry goes through the fences and the pins seen so far, and what passes is condemned.
 
-use super::condemn::{Group, NotCondemned, condemn};
+use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshift_batch};
 use super::confirm::doubt;
 use super::error::RemovalError;
 use super::examine::{Examined, Examiner, Stop};
@@ -15,10 +15,12 @@ use crate::model::report::Reason;
 use crate::model::tally::Outcome;
 use crate::model::verdict;
 use crate::sys::directory::{self, Names, Reader};
+use crate::sys::file_status::status_at;
 use nix::errno::Errno;
+use nix::fcntl::Flock;
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 /// Entries between two looks at the clock.
@@ -71,7 +73,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             }
             self.piece(&mut listing, work)?;
             let left = self.options.budget.saturating_sub(self.begun.elapsed());
-            if group_is_due(work.group.entries.len(), work.group.begun.elapsed(), left) {
+            if work.group.makes_room() || group_is_due(work.group.entries.len(), work.group.begun.elapsed(), left) {
                 self.conclude_group(work);
             }
         }
@@ -79,17 +81,15 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     fn conclude_group(&mut self, work: &mut Work) {
         let group = std::mem::replace(&mut work.group, Group::new());
-        if let Some(store) = self.store.take() {
-            self.conclude(&store, group);
-            self.store = Some(store);
-        }
+        let store = self.store.take();
+        self.conclude(store.as_ref(), group);
+        self.store = store;
         // Concluding takes time that is not spent on filling the next one.
         work.group.begun = Instant::now();
     }
 
     /// Decides on entries for a moment.
     fn piece(&mut self, listing: &mut Listing, work: &mut Work) -> Result<(), RemovalError> {
-        let until = Instant::now() + PIECE;
         self.examiner.refresh();
         let Self { rules, index, location, root, evidence, options, report, claim, .. } = self;
         let view = evidence
@@ -101,9 +101,11 @@ impl<E: EvidenceSource> Pass<'_, E> {
             claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
             self.verified = true;
         }
-        let (obstacle, examiner, restored) = (&mut self.obstacle, &mut self.examiner, &mut self.restored);
-        let (index, store, seen) = (*index, &mut self.store, Seen::of(&view));
-        let mut desk = Desk { rules, index, root, options, report, obstacle, examiner, restored, store, seen };
+        let (obstacle, examiner, done) = (&mut self.obstacle, &mut self.examiner, &mut self.done);
+        let (index, store, root_lock, seen) = (*index, &mut self.store, &mut self.root_lock, Seen::of(&view));
+        let mut desk = Desk { rules, index, root, options, report, obstacle, examiner, done, store, root_lock, seen };
+        // From here on, for whatever the evidence took: else slow evidence would be all that a pass has time for.
+        let until = Instant::now() + PIECE;
         for step in 1.. {
             if let Some(name) = work.again.pop() {
                 desk.decide(work, &name)?;
@@ -112,7 +114,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
             } else {
                 break;
             }
-            if work.group.entries.len() >= GROUP_ENTRIES || (step % STRIDE == 0 && Instant::now() >= until) {
+            if work.group.makes_room()
+                || work.group.entries.len() >= GROUP_ENTRIES
+                || (step % STRIDE == 0 && Instant::now() >= until)
+            {
                 break;
             }
         }
@@ -129,16 +134,20 @@ struct Desk<'d, 'r> {
     report: &'d mut Report<'r>,
     obstacle: &'d mut Option<Reason>,
     examiner: &'d mut Examiner,
-    restored: &'d mut HashSet<Vec<u8>>,
+    done: &'d mut HashSet<Vec<u8>>,
     store: &'d mut Option<Store>,
+    root_lock: &'d mut Option<Flock<OwnedFd>>,
     seen: Seen<'d>,
 }
 
 impl Desk<'_, '_> {
     fn decide(&mut self, work: &mut Work, name: &CStr) -> Result<(), RemovalError> {
         let bytes = name.to_bytes();
-        if name == STORE || (!self.restored.is_empty() && self.restored.contains(bytes)) {
+        if name == STORE || (!self.done.is_empty() && self.done.contains(bytes)) {
             return Ok(());
+        }
+        if let Some((batch, own_name)) = makeshift(name) {
+            return self.makeshift_leftover(&mut work.group, name, batch, own_name);
         }
         let pinned = self.seen.view.pins.is_pinned(self.index, bytes);
         match self.look(name, pinned) {
@@ -158,9 +167,6 @@ impl Desk<'_, '_> {
     fn look(&mut self, name: &CStr, pinned: bool) -> Result<Examined, Stop> {
         let named = verdict::by_name(self.rules, name.to_bytes(), pinned)?;
         let examined = self.examiner.examine(self.rules, named, &self.root.directory, name)?;
-        if self.store.as_ref().is_some_and(|store| store.identity == examined.identity) {
-            return Err(Stop::Keep(Reason::Failed, Some("it is reclaim's own directory under another name".into())));
-        }
         self.seen.judge(name, examined)
     }
 
@@ -171,22 +177,28 @@ impl Desk<'_, '_> {
             self.report.entry(name.to_bytes(), Outcome::WouldRemove, None, Vec::new(), None);
             return Ok(());
         }
-        if self.store.is_none() && self.obstacle.is_none() {
+        let in_hand = group.batches.last().is_some_and(|batch| batch.makeshift);
+        if self.store.is_none() && self.obstacle.is_none() && !in_hand {
             match Store::open(self.root) {
                 Ok(store) => *self.store = Some(store),
                 Err(NoStore::Error(error)) => return Err(error),
+                // A full file system is what reclaim is there for: the first few entries make room without a store.
+                Err(NoStore::Cannot(Errno::ENOSPC | Errno::EDQUOT)) => self.lock_root()?,
                 Err(NoStore::Cannot(error)) => self.block(error),
             }
         }
         let swapped = || Some("something else took its place while it was condemned".into());
-        let result = match (&self.store, *self.obstacle) {
-            (Some(store), None) => condemn(store, &self.root.directory, group, name, examined),
-            (_, reason) => Err(NotCondemned::Blocked(reason.unwrap_or(Reason::Failed))),
+        let result = match *self.obstacle {
+            None => condemn(self.store.as_ref(), &self.root.directory, group, name, examined),
+            Some(reason) => Err(NotCondemned::Blocked(reason)),
         };
         let (outcome, reason, detail) = match result {
             Err(NotCondemned::Vanished) => return Ok(()),
             Ok(()) => {
                 self.report.candidates += 1;
+                if let Some(stored) = group.entries.last().and_then(|condemned| condemned.stored.as_ref()) {
+                    self.done.insert(stored.to_bytes().to_vec());
+                }
                 return Ok(());
             }
             Err(NotCondemned::Blocked(reason)) => (Outcome::Kept(reason), reason, None),
@@ -196,7 +208,7 @@ impl Desk<'_, '_> {
                 (Outcome::Kept(Reason::Failed), Reason::Failed, None)
             }
             Err(NotCondemned::Swapped { restored: true }) => {
-                self.restored.insert(name.to_bytes().to_vec());
+                self.done.insert(name.to_bytes().to_vec());
                 (Outcome::Restored(Reason::Failed), Reason::Failed, swapped())
             }
             Err(NotCondemned::Swapped { restored: false }) => (Outcome::Condemned, Reason::Failed, swapped()),
@@ -206,12 +218,43 @@ impl Desk<'_, '_> {
         Ok(())
     }
 
+    /// An entry of a makeshift batch that an earlier pass did not bring to an end. It comes to that with this group.
+    fn makeshift_leftover(
+        &mut self,
+        group: &mut Group,
+        stored: &CStr,
+        batch: CString,
+        name: CString,
+    ) -> Result<(), RemovalError> {
+        let Ok(file) = status_at(&self.root.directory, stored) else { return Ok(()) };
+        if self.options.dry_run {
+            self.report.entry(name.to_bytes(), Outcome::Condemned, None, Vec::new(), None);
+            return Ok(());
+        }
+        if self.store.is_none() {
+            self.lock_root()?;
+        }
+        self.done.insert(stored.to_bytes().to_vec());
+        let fault = |source| RemovalError::Call { call: "openat2", path: self.root.path.clone(), source };
+        group.batches.push(makeshift_batch(&self.root.directory, batch).map_err(fault)?);
+        let (kind, owner) = (file.status.kind, file.status.owner);
+        let (identity, batch) = (file.identity, group.batches.len() - 1);
+        group.entries.push(Condemned { name, stored: Some(stored.into()), batch, identity, kind, owner, empty: false });
+        Ok(())
+    }
+
+    fn lock_root(&mut self) -> Result<(), RemovalError> {
+        if self.root_lock.is_none() {
+            *self.root_lock = Some(Store::lock_root(self.root)?);
+        }
+        Ok(())
+    }
+
     fn block(&mut self, error: Errno) {
         *self.obstacle = Some(Reason::Failed);
         let remedy = match error {
             Errno::EROFS => "it is read-only",
             Errno::EACCES | Errno::EPERM => "run as root, or with CAP_DAC_OVERRIDE and CAP_FOWNER",
-            Errno::ENOSPC | Errno::EDQUOT => "make room for two directories in it",
             _ => "see `reclaim check`",
         };
         self.report.note(format!("nothing can be condemned in this root ({error}), so nothing is removed; {remedy}"));

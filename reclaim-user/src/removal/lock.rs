@@ -72,6 +72,16 @@ impl Store {
         Err(NoStore::Error(RemovalError::Busy { path: root.path.clone(), process: None }))
     }
 
+    /// Locks the root itself, for want of a store.
+    pub(super) fn lock_root(root: &Root) -> Result<Flock<OwnedFd>, RemovalError> {
+        let fault = |call, source| RemovalError::Call { call, path: root.path.clone(), source };
+        let directory = directory::open_child(&root.directory, c".").map_err(|source| fault("openat2", source))?;
+        directory::lock(directory).map_err(|(_, error)| match error {
+            Errno::EWOULDBLOCK => RemovalError::Busy { path: root.path.clone(), process: holder(&root.status) },
+            source => fault("flock", source),
+        })
+    }
+
     /// The directory.
     pub(super) fn directory(&self) -> BorrowedFd<'_> {
         self.lock.as_fd()

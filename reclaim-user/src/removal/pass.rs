@@ -17,7 +17,9 @@ use crate::model::pin::Pin;
 use crate::model::report::{PassSummary, Producer, Reason, Verdict};
 use crate::model::tally::{Outcome, Tally};
 use crate::sys::directory;
+use nix::fcntl::Flock;
 use std::collections::{BTreeMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -83,10 +85,11 @@ pub fn pass<E: EvidenceSource>(
         claim,
         obstacle: None,
         examiner,
-        restored: HashSet::new(),
+        done: HashSet::new(),
         truncated: false,
         verified: false,
         store: None,
+        root_lock: None,
     };
     let result = pass.run();
     let Pass { report, claim, truncated, store, root, .. } = pass;
@@ -113,12 +116,14 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     /// Why nothing more can be condemned in this pass. It was told once.
     pub(super) obstacle: Option<Reason>,
     pub(super) examiner: Examiner,
-    /// Names given back in this pass: the listing may come by them once more.
-    pub(super) restored: HashSet<Vec<u8>>,
+    /// Names that came to be in this pass, given back or makeshift: the listing may come by them once more.
+    pub(super) done: HashSet<Vec<u8>>,
     pub(super) truncated: bool,
     /// The root was seen to lie where evidence looks, in this pass.
     pub(super) verified: bool,
     pub(super) store: Option<Store>,
+    /// Held instead of the store's lock while there is no room for a store.
+    pub(super) root_lock: Option<Flock<OwnedFd>>,
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
@@ -159,7 +164,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Waits, confirms, and restores or removes every entry of a group. Nothing of it is left without an end, but for
     /// what cannot be moved or removed.
-    pub(super) fn conclude(&mut self, store: &Store, group: Group) {
+    pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group) {
         let Group { batches, entries, .. } = group;
         if !entries.is_empty() {
             crash::step("after-condemn");
@@ -183,9 +188,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
             }
             crash::step("after-remove");
         }
-        for batch in &batches {
+        for batch in batches.iter().filter(|batch| !batch.makeshift) {
             // What is still condemned keeps it from being removed.
-            let _ = directory::remove_directory(store.directory(), &batch.name);
+            let _ = store.map(|store| directory::remove_directory(store.directory(), &batch.name));
         }
         self.report.progress();
     }
@@ -272,7 +277,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let outcome = restore(&self.root.directory, batch, &condemned, &mut denied);
         let name = condemned.name.to_bytes();
         if matches!(outcome, Outcome::Restored(_)) {
-            self.restored.insert(name.to_vec());
+            self.done.insert(name.to_vec());
             self.state.stuck.remove(&(batch.name.to_bytes().to_vec(), name.to_vec()));
         }
         self.report.entry(name, outcome, Some(denied.reason), denied.pins, denied.detail);

@@ -101,7 +101,7 @@ fn mount_line(line: &[u8]) -> Option<MountLine> {
 }
 
 /// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut left = field;
     while let [first, after @ ..] = left {
@@ -119,6 +119,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
+
     use super::*;
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) fn remove(
     rule: RemoveRule,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Removal {
-    let name = confirmed.condemned().name.as_c_str();
+    let name = confirmed.condemned().stored();
     let (call, result) = match (confirmed.kind(), rule) {
         (FileKind::Directory, RemoveRule::Empty) => ("rmdir", directory::remove_directory(&batch.directory, name)),
         (FileKind::Directory, RemoveRule::Tree) => match tree::remove(&batch.directory, name, go_on) {

@@ -2,9 +2,10 @@
 
 use super::protocol::{self, PathArgument, Peer, Request};
 use crate::error::chain;
+use crate::evidence::asked::Looker;
 use crate::evidence::engine::{Engine, EngineError, EngineStatus};
+use crate::evidence::holders;
 use crate::evidence::source::EvidenceSource as _;
-use crate::evidence::{asked, holders};
 use crate::model::answer::{self, Seen, Subject};
 use crate::model::report::{PassSummary, Reason};
 use crate::model::status::{EvidenceStatus, Probe, StatusReport, Totals};
@@ -136,10 +137,10 @@ pub(crate) fn evidence_status(status: EngineStatus) -> EvidenceStatus {
 
 /// A path that the peer may ask about. Whoever is not root learns nothing about what is not theirs, not even whether it
 /// exists. The owner is that of the file that was opened, without following a link.
-fn subject(peer: Peer, path: &PathArgument) -> Result<Subject, Value> {
+fn subject(looker: &mut Looker, peer: Peer, path: &PathArgument) -> Result<Subject, Value> {
     let refuse = |message: &str| protocol::path_error(path, message);
     let place = path.path().map_err(|message| refuse(&message))?;
-    match asked::look(&place) {
+    match looker.look(&place) {
         Ok(subject) if peer.is_root() || subject.owner == peer.uid => Ok(subject),
         Err(error) if peer.is_root() => Err(refuse(&chain(&error))),
         _ => Err(refuse("not there, or not yours")),
@@ -147,7 +148,8 @@ fn subject(peer: Peer, path: &PathArgument) -> Result<Subject, Value> {
 }
 
 fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Value>, EngineError> {
-    let subjects: Vec<_> = paths.iter().map(|path| subject(peer, path)).collect();
+    let mut looker = Looker::default();
+    let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
     let view = engine.consult()?;
     let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
     Ok(subjects
@@ -157,7 +159,8 @@ fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<
 }
 
 fn who(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Value>, EngineError> {
-    let subjects: Vec<_> = paths.iter().map(|path| subject(peer, path)).collect();
+    let mut looker = Looker::default();
+    let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
     let view = engine.consult()?;
     let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
     let namespaces: BTreeSet<_> = subjects.iter().flatten().flat_map(|subject| subject.namespaces(view.pins)).collect();

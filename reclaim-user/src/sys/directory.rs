@@ -87,12 +87,12 @@ pub fn make(directory: impl AsFd, name: &CStr) -> Result<(), Errno> {
     mkdirat(directory, name, Mode::S_IRWXU)
 }
 
-/// Moves `name` from one directory to another under the same name. What has that name there is never replaced.
+/// Moves a name from one directory to another one, or to another name. What has that name there is never replaced.
 ///
 /// # Errors
 /// `EEXIST` when the name is taken.
-pub fn move_entry(from: impl AsFd, name: &CStr, to: impl AsFd) -> Result<(), Errno> {
-    renameat2(from, name, to, name, RenameFlags::RENAME_NOREPLACE)
+pub fn move_entry(from: impl AsFd, name: &CStr, to: impl AsFd, to_name: &CStr) -> Result<(), Errno> {
+    renameat2(from, name, to, to_name, RenameFlags::RENAME_NOREPLACE)
 }
 
 /// Removes the empty directory `name`.
@@ -249,6 +249,8 @@ pub fn seek(directory: impl AsFd, place: i64) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
+
     use super::*;
     use std::fs::{self, File};
 
@@ -306,9 +308,9 @@ mod tests {
         }
         let from = File::open(directory.path().join("from")).unwrap();
         let to = File::open(directory.path().join("to")).unwrap();
-        assert_eq!(move_entry(&from, c"x", &to), Err(Errno::EEXIST));
+        assert_eq!(move_entry(&from, c"x", &to, c"x"), Err(Errno::EEXIST));
         remove_directory(&to, c"x").unwrap();
-        move_entry(&from, c"x", &to).unwrap();
+        move_entry(&from, c"x", &to, c"x").unwrap();
     }
 
     #[test]

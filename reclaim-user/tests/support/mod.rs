@@ -13,25 +13,25 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::gettid;
 
 /// Inode number of the calling thread's mount namespace.
-pub fn namespace_here() -> u32 {
+pub(crate) fn namespace_here() -> u32 {
     let namespace = fs::metadata("/proc/thread-self/ns/mnt").expect("the thread has a namespace");
     namespace.ino().try_into().expect("32 bits")
 }
 
 /// Inode number of a process's mount namespace.
 #[track_caller]
-pub fn namespace_of(process: u32) -> u32 {
+pub(crate) fn namespace_of(process: u32) -> u32 {
     let namespace = fs::metadata(format!("/proc/{process}/ns/mnt")).expect("the process lives");
     namespace.ino().try_into().expect("32 bits")
 }
 
 /// Changes the propagation of every mount of the calling thread's namespace; harmless to repeat.
-pub fn make_slave() {
+pub(crate) fn make_slave() {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>).expect("make / a slave");
 }
 
 /// Runs something on a thread in a mount namespace of its own.
-pub fn in_private_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn in_private_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let work = || {
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).expect("unshare; this test needs root");
         make_slave();
@@ -41,12 +41,12 @@ pub fn in_private_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Whether the other end of a channel is gone.
-pub fn has_ended<T>(channel: &Receiver<T>) -> bool {
+pub(crate) fn has_ended<T>(channel: &Receiver<T>) -> bool {
     matches!(channel.try_recv(), Err(mpsc::TryRecvError::Disconnected))
 }
 
 /// A thread inside mount(2), which looks up a path in a FUSE file system that nobody answers for.
-pub struct HangingMount {
+pub(crate) struct HangingMount {
     thread: u32,
     let_go: Sender<Sender<()>>,
     ask: Sender<Sender<Child>>,
@@ -55,7 +55,7 @@ pub struct HangingMount {
 
 impl HangingMount {
     /// Returns once the thread is inside.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (say, hear) = mpsc::channel();
         let (let_go, let_go_asked) = mpsc::channel::<Sender<()>>();
         let (ask, asked) = mpsc::channel::<Sender<Child>>();
@@ -104,19 +104,19 @@ impl HangingMount {
     }
 
     /// Its thread id.
-    pub fn thread(&self) -> u32 {
+    pub(crate) fn thread(&self) -> u32 {
         self.thread
     }
 
     /// Starts a process that hangs in the same way.
-    pub fn child(&self) -> Child {
+    pub(crate) fn child(&self) -> Child {
         let (answer, answered) = mpsc::channel();
         self.ask.send(answer).expect("the owner listens");
         answered.recv().expect("the owner answers")
     }
 
     /// Lets the call fail, and returns once it has.
-    pub fn release(self) {
+    pub(crate) fn release(self) {
         let Self { thread: _, let_go, ask, threads } = self;
         drop(ask);
         let (answer, answered) = mpsc::channel();

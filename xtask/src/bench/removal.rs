@@ -18,10 +18,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::Size;
 use super::measure::{Contender, compare, time};
 use crate::command;
+use crate::launcher::DeadLaunchers;
 use crate::stage::Stage;
 
-/// No process has a larger id on Linux: the launchers in the names are all dead.
-const LARGEST_PID: u32 = 4_194_304;
 /// The age fence is on, as it is in service, and short so that a round does not wait long.
 const MINIMUM_AGE: Duration = Duration::from_secs(1);
 
@@ -69,8 +68,9 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
 fn fill(root: &Path, entries: u32) -> Result<()> {
     let mut builder = DirBuilder::new();
     builder.mode(0o700);
+    let mut launchers = DeadLaunchers::new()?;
     for number in 0..entries {
-        let name = format!("acme_sb_{}_{:08x}", LARGEST_PID + 1 + number, number.wrapping_mul(0x9e37_79b1));
+        let name = format!("acme_sb_{}_{:08x}", launchers.next()?, number.wrapping_mul(0x9e37_79b1));
         builder.create(root.join(&name)).with_context(|| format!("cannot create {name}"))?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::sandbox::{Kind, Sandbox};
 use crate::stage::Stage;
 
 /// Time between two passes of the demonstrated service.
-const EVERY: Duration = Duration::from_secs(3);
+const EVERY: Duration = Duration::from_secs(4);
 /// Entries younger than this stay.
 const MINIMUM_AGE: Duration = Duration::from_secs(2);
 /// Entries made while the service runs.
@@ -53,17 +53,25 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     let mut teller = Teller::default();
     let mut passes: Vec<Pass> = Vec::new();
     let mut service = Service::start(binary, &scene.config, &scene.stage.path().join("service.log"))?;
-    let mut next = |service: &mut Service, passes: &mut Vec<Pass>| -> Result<()> {
-        let pass = service.next_pass(&scene.stage)?;
-        teller.pass(&pass);
-        passes.push(pass);
-        Ok(())
-    };
-    next(&mut service, &mut passes)?;
+    let first = service.next_pass(&scene.stage)?;
+    teller.pass(&first);
+    passes.push(first);
     let mut verdict_of_first = Verdict::default();
     println!("\nAfter the first pass:");
     verdict_of_first.gone("every stale entry is gone", &scene.stale);
 
+    if let Some(entry) = scene.living.first().and_then(|sandbox| sandbox.entries.first()) {
+        println!("\nWho holds the directory of a sandbox? reclaim who {}", entry.display());
+        let mut who = Command::new(binary);
+        who.arg("who").arg(entry).arg("--config").arg(&scene.config);
+        show(&who.output().context("cannot ask who holds an entry")?);
+    }
+
+    // Passes that went by meanwhile are told first: what is killed now is no affair of theirs.
+    while let Some(pass) = service.ended_pass()? {
+        teller.pass(&pass);
+        passes.push(pass);
+    }
     let freed: Vec<PathBuf> = scene.dying.iter().flat_map(|sandbox| sandbox.entries.clone()).collect();
     println!("\nNow {} of the sandboxes are killed (SIGKILL):", scene.dying.len());
     for sandbox in scene.dying.drain(..) {
@@ -71,7 +79,9 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     }
     let free: Vec<PathBuf> = freed.iter().chain(&fresh).cloned().collect();
     for _ in 0..PASSES_AT_MOST {
-        next(&mut service, &mut passes)?;
+        let pass = service.next_pass(&scene.stage)?;
+        teller.pass(&pass);
+        passes.push(pass);
         if free.iter().all(|path| identity(path).is_none()) {
             break;
         }
@@ -82,9 +92,7 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
     let mut audit = Command::new(binary);
     audit.arg("audit").arg("--config").arg(&scene.config);
     let audit = audit.output().context("cannot start the audit")?;
-    for line in String::from_utf8_lossy(&audit.stdout).lines().chain(String::from_utf8_lossy(&audit.stderr).lines()) {
-        println!("  {line}");
-    }
+    show(&audit);
     let stopped = service.stop()?;
 
     println!("\nIn the end:");
@@ -114,7 +122,7 @@ fn prepare(size: &Size) -> Result<Scene> {
     let stage = Stage::enter("mode=0755,nr_inodes=0")?;
     let root = stage.directory("sources")?;
     let work = stage.directory("work")?;
-    let mut maker = Maker::new(&root);
+    let mut maker = Maker::new(&root)?;
     let stale = maker.stale(size.stale)?;
     let fenced = maker.fenced()?;
     let mut groups = [Vec::new(), Vec::new()];
@@ -183,6 +191,15 @@ fn introduce(scene: &Scene) {
             _ => "with a file in them",
         };
         println!("  {:>6}  {what}", group.paths.len());
+    }
+}
+
+/// What a command said, set in.
+fn show(output: &Output) {
+    for text in [&output.stdout, &output.stderr] {
+        for line in String::from_utf8_lossy(text).lines() {
+            println!("  {line}");
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! What the demonstration puts into its root: entries that may go and entries that each have a reason to stay.
 
+use std::fmt::Display;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// No process has a larger id on Linux, so these belong to nobody.
-const LARGEST_PID: u32 = 4_194_304;
+use crate::launcher::DeadLaunchers;
+
 /// Entries of each kind that stay for another reason than a pin.
 const OF_EACH: u32 = 3;
 /// The root's owner is 0; these entries belong to somebody else.
@@ -24,17 +25,21 @@ pub(super) struct Kept {
 /// Makes entries, each under a name of its own.
 pub(super) struct Maker {
     root: PathBuf,
+    launchers: DeadLaunchers,
     count: u32,
 }
 
 impl Maker {
     /// For this root.
-    pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), count: 0 }
+    ///
+    /// # Errors
+    /// The kernel does not say how large a process id can be.
+    pub(super) fn new(root: &Path) -> Result<Self> {
+        Ok(Self { root: root.to_owned(), launchers: DeadLaunchers::new()?, count: 0 })
     }
 
     /// The next name, as a launcher would give it: its own process id, and a number.
-    fn next(&mut self, pid: u32) -> PathBuf {
+    fn next(&mut self, pid: impl Display) -> PathBuf {
         self.count += 1;
         // Multiplying by an odd number gives each count another value, scattered as a launcher's would be.
         self.root.join(format!("acme_sb_{pid}_{:08x}", self.count.wrapping_mul(0x9e37_79b1)))
@@ -45,7 +50,8 @@ impl Maker {
     /// # Errors
     /// A call fails.
     pub(super) fn dead(&mut self) -> Result<PathBuf> {
-        let path = self.next(LARGEST_PID + 1 + self.count);
+        let launcher = self.launchers.next()?;
+        let path = self.next(launcher);
         directory(&path)?;
         Ok(path)
     }
@@ -85,7 +91,8 @@ impl Maker {
             Ok(path)
         })?;
         group("kind", &mut |maker| {
-            let path = maker.next(LARGEST_PID + 1);
+            let launcher = maker.launchers.next()?;
+            let path = maker.next(launcher);
             File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
             set_mode(&path, 0o700)?;
             Ok(path)

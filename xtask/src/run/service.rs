@@ -33,6 +33,8 @@ pub(super) struct Pass {
 pub(super) struct Service {
     child: Child,
     lines: Receiver<String>,
+    /// Entries told since the last summary.
+    entries: Vec<Value>,
     log: PathBuf,
 }
 
@@ -55,7 +57,7 @@ impl Service {
         let (sender, lines) = mpsc::channel();
         // Ends with the service's output, or with the receiver.
         thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Ok(Self { child, lines, log: log.to_owned() })
+        Ok(Self { child, lines, entries: Vec::new(), log: log.to_owned() })
     }
 
     /// Waits for the next pass to end.
@@ -64,24 +66,42 @@ impl Service {
     /// The service ends, writes something that is not JSON, or takes too long; or the user interrupts.
     pub(super) fn next_pass(&mut self, stage: &Stage) -> Result<Pass> {
         let start = Instant::now();
-        let mut entries = Vec::new();
         while start.elapsed() < PATIENCE {
             stage.go_on()?;
-            match self.lines.recv_timeout(Duration::from_millis(50)) {
+            if let Some(pass) = self.read(Duration::from_millis(50))? {
+                return Ok(pass);
+            }
+        }
+        bail!("no pass within {} seconds. The service said:\n{}", PATIENCE.as_secs(), self.last_log())
+    }
+
+    /// A pass that has ended already, where there is one.
+    ///
+    /// # Errors
+    /// As [`Service::next_pass`].
+    pub(super) fn ended_pass(&mut self) -> Result<Option<Pass>> {
+        self.read(Duration::ZERO)
+    }
+
+    /// Reads lines up to the end of a pass, or until none has come for this long.
+    fn read(&mut self, patience: Duration) -> Result<Option<Pass>> {
+        loop {
+            match self.lines.recv_timeout(patience) {
                 Ok(line) => {
                     let value: Value =
                         serde_json::from_str(&line).with_context(|| format!("the service wrote no JSON: {line}"))?;
                     match value["type"].as_str() {
-                        Some("entry") => entries.push(value),
-                        Some("pass") => return Ok(Pass { summary: value, entries }),
+                        Some("entry") => self.entries.push(value),
+                        Some("pass") => {
+                            return Ok(Some(Pass { summary: value, entries: std::mem::take(&mut self.entries) }));
+                        }
                         _ => {}
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) => bail!("the service has ended. It said:\n{}", self.last_log()),
             }
         }
-        bail!("no pass within {} seconds. The service said:\n{}", PATIENCE.as_secs(), self.last_log())
     }
 
     /// Asks it to end, as a service manager would, and waits.

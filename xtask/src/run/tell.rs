@@ -19,11 +19,11 @@ impl Teller {
         self.passes += 1;
         let summary = &pass.summary;
         println!(
-            "\nPass {}: {} looked at in {} ms, on evidence from the {}{}",
+            "\nPass {}: {} looked at in {} ms, on evidence of the {}{}",
             self.passes,
             entries(count(summary, "listed")),
             count(summary, "elapsed_ms"),
-            text(&summary["evidence"]),
+            evidence(summary),
             claim(summary),
         );
         let removed = names(pass, |entry| entry["verdict"] == "removed");
@@ -118,6 +118,16 @@ fn why(reason: &str) -> &'static str {
         "retained" => "inside its retention window",
         "failed" => "a call on it failed",
         _ => "see the contract for this reason",
+    }
+}
+
+/// Who took the evidence.
+fn evidence(summary: &Value) -> String {
+    match summary["evidence"].as_str() {
+        Some("live") => "live set, which the probes in the kernel feed".to_owned(),
+        Some("walk") => "walk over the kernel's own list of mounts".to_owned(),
+        Some("scan") => "scan of the mount namespaces in /proc".to_owned(),
+        _ => text(&summary["evidence"]),
     }
 }
 

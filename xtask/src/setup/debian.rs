@@ -32,7 +32,7 @@ pub(super) fn make(folder: &Path) -> Result<Outcome> {
     };
     let place = folder.join("debian");
     let packages = folder.join("packages");
-    let unpacked = place.join("usr/bin/rustc").is_file();
+    let unpacked = works(&place);
     if !unpacked {
         download(&packages, family)?;
     }
@@ -233,6 +233,14 @@ fn repair_source(unpacked: &Path) -> Result<()> {
         }
     }
     bail!("the packages hold no library source below {}", sources.display())
+}
+
+/// Whether a compiler was unpacked here and starts. Anything less is made again.
+fn works(place: &Path) -> bool {
+    let Ok(libraries) = libraries(place) else { return false };
+    let source = place.join("usr/lib/rustlib/src/rust/library/core/Cargo.toml");
+    let mut rustc = Command::new(place.join("usr/bin/rustc"));
+    source.is_file() && command::output(rustc.arg("-vV").env("LD_LIBRARY_PATH", libraries)).is_ok()
 }
 
 /// The directory that holds the compiler's shared library.

@@ -49,7 +49,7 @@ enum Outcome {
 /// No way to it is open, and the message lists what to type; or a step failed.
 pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
     let folder = directory().context("no place for the BPF toolchain: set RECLAIM_TOOLCHAIN_DIR or HOME")?;
-    if let Some(toolchain) = ready(&folder)? {
+    if let Some(toolchain) = ready(&folder, &mut |_| ())? {
         if verbosity == Verbosity::Full {
             say(&format!("the BPF toolchain is ready in {} ({})", folder.display(), version(&toolchain)?));
         }
@@ -60,7 +60,7 @@ pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
     let lock = File::create(folder.join(".lock"))
         .with_context(|| format!("cannot create the lock file in {}", folder.display()))?;
     lock.lock().with_context(|| format!("cannot lock {}", folder.display()))?;
-    if let Some(toolchain) = ready(&folder)? {
+    if let Some(toolchain) = ready(&folder, &mut say)? {
         return Ok(toolchain);
     }
     say(&format!("making the toolchain that builds the BPF programs in {} (once; a few minutes)", folder.display()));
@@ -89,8 +89,8 @@ pub(crate) fn run(verbosity: Verbosity) -> Result<Toolchain> {
     );
 }
 
-/// The toolchain, where a set-up of the present kind has finished and its compiler still runs.
-fn ready(folder: &Path) -> Result<Option<Toolchain>> {
+/// The toolchain, where a set-up of the present kind has finished and its compiler still runs; else says why not.
+fn ready(folder: &Path, say: &mut dyn FnMut(&str)) -> Result<Option<Toolchain>> {
     let Some(toolchain) =
         Toolchain::read(folder).with_context(|| format!("cannot read {DESCRIPTION} in {}", folder.display()))?
     else {

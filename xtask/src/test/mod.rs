@@ -90,7 +90,7 @@ fn programs() -> Result<Vec<Program>> {
     eprintln!("test: building the tests");
     let mut build = cargo();
     build.args(["test", "--no-run", "--message-format=json-render-diagnostics", "--workspace"]);
-    build.args(["--lib", "--bins", "--tests"]).stderr(std::process::Stdio::inherit());
+    build.stderr(std::process::Stdio::inherit());
     let output = build.output().with_context(|| format!("cannot start {}", shown(&build)))?;
     if !output.status.success() {
         bail!("the tests do not build");

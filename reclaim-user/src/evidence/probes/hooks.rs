@@ -10,7 +10,7 @@ use crate::model::event::Hook;
 pub(in crate::evidence) const CLONE_NEWNS: u64 = libc::CLONE_NEWNS as u64;
 
 /// `open_tree_attr(2)`, since Linux 6.15, has the same number on every architecture. <include/uapi/asm-generic/unistd.h>
-const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+const SYS_OPEN_TREE_ATTR: i64 = 467;
 
 /// Ways to listen, each one dearer or blinder than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,10 @@ impl Rung {
     pub const fn cost(self) -> &'static str {
         match self {
             Self::SchedulerTracepoint => "well under a microsecond for each fork or exit",
-            Self::SyscallTracepoint => "some 30 ns for every system call of the host, however many such hooks",
-            Self::EverySyscall => "two program runs, 100 ns or more, for every system call of the host",
+            Self::SyscallTracepoint => {
+                "a third of a getppid (30 to 80 ns) on every system call of the host, however many such hooks"
+            }
+            Self::EverySyscall => "more than a getppid (some 240 ns) on every system call of the host",
         }
     }
 
@@ -110,12 +112,12 @@ pub(super) struct Syscall {
     /// Its name in the names of tracepoints and programs.
     pub(super) name: &'static str,
     /// Its number here.
-    pub(super) number: libc::c_long,
+    pub(super) number: i64,
     /// Whether kernels that are new enough for the rest may lack it.
     pub(super) may_be_absent: bool,
 }
 
-const fn syscall(hook: Hook, name: &'static str, number: libc::c_long) -> Syscall {
+const fn syscall(hook: Hook, name: &'static str, number: i64) -> Syscall {
     Syscall { hook, name, number, may_be_absent: false }
 }
 
@@ -143,7 +145,7 @@ pub(super) const SCHEDULER: [(&str, &str, &str); 2] =
 
 /// The hook of a system call.
 pub(in crate::evidence) fn hook_of(number: i64) -> Option<Hook> {
-    SYSCALLS.iter().find(|syscall| i64::from(syscall.number) == number).map(|syscall| syscall.hook)
+    SYSCALLS.iter().find(|syscall| syscall.number == number).map(|syscall| syscall.hook)
 }
 
 /// The numbers that the programs for every system call look for, as the object's global holds them.
@@ -168,7 +170,7 @@ mod tests {
         let numbers = numbers();
         assert_eq!(numbers.iter().filter(|&&number| number >= 0).count(), SYSCALLS.len());
         for syscall in SYSCALLS {
-            assert_eq!(hook_of(i64::from(syscall.number)), Some(syscall.hook));
+            assert_eq!(hook_of(syscall.number), Some(syscall.hook));
         }
         assert_eq!(hook_of(-1), None);
     }

@@ -19,7 +19,8 @@ use aya::programs::trace_point::TracePointError;
 use aya::programs::{ProgramError, RawTracePoint, TracePoint};
 use aya::{Ebpf, EbpfLoader};
 use reclaim_ebpf::abi::{
-    COUNTER_SLOTS, COUNTERS_MAP, EVENTS_BYTES, EVENTS_MAP, IN_FLIGHT_MAP, LAYOUT_GLOBAL, SYSCALLS_GLOBAL,
+    COUNTER_SLOTS, COUNTERS_MAP, EVENTS_BYTES, EVENTS_MAP, IN_FLIGHT_MAP, IN_FLIGHT_SLOTS, LAYOUT_GLOBAL,
+    SYSCALLS_GLOBAL,
 };
 
 pub use error::ProbeError;
@@ -46,6 +47,8 @@ pub struct ProbeOptions {
     pub rung: Option<Rung>,
     /// Bytes of the event ring, a power of two and at least a page; none takes the size that the programs state.
     pub ring_bytes: Option<u32>,
+    /// Calls that the mount clock can follow at one time; none takes the number that the programs state.
+    pub in_flight_slots: Option<u32>,
 }
 
 /// The attached programs, and what comes from them.
@@ -155,6 +158,7 @@ fn load(layout: &[u8], options: ProbeOptions) -> Result<Ebpf, ProbeError> {
         // The programs have no relocations against the kernel's types, and reading all of them takes a while.
         .btf(None)
         .map_max_entries(EVENTS_MAP, options.ring_bytes.unwrap_or(EVENTS_BYTES))
+        .map_max_entries(IN_FLIGHT_MAP, options.in_flight_slots.unwrap_or(IN_FLIGHT_SLOTS))
         .override_global(LAYOUT_GLOBAL, layout, true)
         .override_global(SYSCALLS_GLOBAL, &numbers[..], true);
     loader.load(OBJECT).map_err(ProbeError::load)

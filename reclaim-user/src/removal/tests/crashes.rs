@@ -27,7 +27,7 @@ fn rules(room_rules: RootConfig) -> RootConfig {
 }
 
 /// Runs one pass in a process of its own, which inherits this thread's mount namespace.
-fn pass_that_dies(root: PathBuf, step: &str) -> ExitStatus {
+pub(super) fn pass_that_dies(root: PathBuf, step: &str) -> ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "removal::tests::crashes::one_pass"])
         .env("RECLAIM_TEST", "1")

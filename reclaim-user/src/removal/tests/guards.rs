@@ -1,6 +1,6 @@
 //! One test for each guard that stands in front of a removal: it is red when that guard alone is taken out.
 
-use super::support::{Evidence, Room, Sandbox, condemned, options, pattern, run, run_with};
+use super::support::{Evidence, Room, Sandbox, Sleeper, condemned, options, pattern, run, run_with};
 use crate::config::{KindRule, RemoveRule, RootConfig};
 use crate::evidence::source::Settled;
 use crate::model::coverage::{Holder, Reach};
@@ -96,7 +96,7 @@ fn each_fence_of_the_configuration_keeps() {
 #[test]
 fn age_retention_and_the_process_of_a_name_keep() {
     let room = Room::new();
-    let mut old = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let old = Sleeper::new();
     std::thread::sleep(Duration::from_millis(150));
     let alive = format!("sb_{}", old.id());
     room.stale(&alive);
@@ -114,14 +114,12 @@ fn age_retention_and_the_process_of_a_name_keep() {
         assert_eq!(told.of(name), KEPT(Reason::PidAlive));
     }
     // The same number, given to a task that started after the entry was born.
-    old.kill().unwrap();
-    old.wait().unwrap();
+    drop(old);
     std::thread::sleep(Duration::from_millis(150));
-    let mut later = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let later = Sleeper::new();
     fs::rename(room.entry(&alive), room.entry(format!("sb_{}", later.id()))).unwrap();
     assert_eq!(run(&rules, &mut Evidence::of(&room)).summary.removed, 1);
-    later.kill().unwrap();
-    later.wait().unwrap();
+    drop(later);
     let backstop = RootConfig { backstop: Some(Duration::ZERO), ..rules };
     assert_eq!(run(&backstop, &mut Evidence::of(&room)).summary.removed, 2);
 }
@@ -352,4 +350,21 @@ fn fewer_candidates_than_the_pile_are_all_kept() {
     let told = run(&RootConfig { pile: Some(4), ..room.rules() }, &mut Evidence::of(&room));
     assert_eq!((told.kept(Reason::Pile), told.summary.listed, told.summary.candidates), (3, 3, 0));
     assert_eq!(run(&RootConfig { pile: Some(3), ..room.rules() }, &mut Evidence::of(&room)).summary.removed, 3);
+}
+
+#[test]
+fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once() {
+    use crate::removal::condemn::{Group, NotCondemned, condemn};
+    use crate::removal::examine::Examined;
+    let room = pair();
+    fs::write(room.entry("a/work"), "work").unwrap();
+    let root = File::open(room.root()).unwrap();
+    let judged = crate::sys::file_status::status_at(&root, c"b").unwrap();
+    let (identity, kind, owner) = (judged.identity, judged.status.kind, judged.status.owner);
+    let examined = Examined { identity, kind, owner, empty: true, lock: None };
+    let mut group = Group::new();
+    let result = condemn(None, &root, &mut group, c"a", examined);
+    assert!(matches!(result, Err(NotCondemned::Swapped { restored: true })), "{result:?}");
+    assert!(group.entries.is_empty());
+    assert_eq!(fs::read(room.entry("a/work")).unwrap(), b"work");
 }

@@ -1,6 +1,6 @@
 //! Roots that are none, and a `.reclaim` that is not ours.
 
-use super::support::{Evidence, Room, names, options, run, run_with};
+use super::support::{Evidence, Room, Sandbox, names, options, run, run_with};
 use crate::config::{RemoveRule, RootConfig};
 use crate::model::report::Reason;
 use crate::removal::{RemovalError, RootState};
@@ -8,6 +8,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount, umount};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::ExitStatusExt;
 
 fn refusal(room: &Room, rules: &RootConfig, evidence: &mut Evidence) -> RemovalError {
     let before = names(&room.path("outside"));
@@ -42,13 +43,19 @@ fn a_root_that_became_a_link_is_refused() {
     assert!(matches!(refusal(&room, &behind, &mut evidence), RemovalError::Configuration { .. }));
     let slash = RootConfig { path: "/".into(), ..room.rules() };
     assert!(matches!(refusal(&room, &slash, &mut evidence), RemovalError::Configuration { .. }));
+    // The same directory by another way.
+    mount(Some("/"), &room.path("outside"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let bound = RootConfig { path: room.path("outside"), ..room.rules() };
+    assert!(matches!(refusal(&room, &bound, &mut evidence), RemovalError::Configuration { .. }));
+    umount(&room.path("outside")).unwrap();
     fs::write(room.root(), "").unwrap();
     assert!(matches!(refusal(&room, &room.rules(), &mut evidence), RemovalError::Configuration { .. }));
 }
 
 #[test]
 fn a_store_that_is_not_ours_is_refused() {
-    let plant: [(&str, fn(&Room)); 5] = [
+    type Plant = fn(&Room);
+    let plant: [(&str, Plant); 5] = [
         ("not a directory", |room| symlink(room.path("outside"), room.entry(".reclaim")).unwrap()),
         ("not a directory", |room| fs::write(room.entry(".reclaim"), "").unwrap()),
         ("belongs to user 1000", |room| {
@@ -120,4 +127,58 @@ fn our_own_store_under_another_name_is_kept() {
     let told = run(&rules, &mut evidence);
     assert_eq!(told.summary.removed, 1, "{told:#?}");
     assert_eq!(room.names(), ["renamed"]);
+}
+
+/// A root on a file system that has no inode left, all of it stale but for what is told.
+fn full(live: &[&str]) -> Room {
+    let room = Room::with("nr_inodes=300");
+    for name in live {
+        room.stale(name);
+    }
+    for index in 0.. {
+        if let Err(error) = fs::DirBuilder::new().mode(0o700).create(room.entry(format!("stale-{index}"))) {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+            assert!(index > 200);
+            return room;
+        }
+    }
+    room
+}
+
+#[test]
+fn a_full_file_system_is_reclaimed() {
+    let room = full(&["live", "late"]);
+    let sandbox = Sandbox::bind(&room.entry("live"), &room.path("outside"));
+    let mut evidence = Evidence::of(&room);
+    evidence.late_pins = vec![evidence.pin("late")];
+    let told = run(&room.rules(), &mut evidence);
+    assert_eq!(room.names(), ["late", "live"], "{:?} {:?}", told.summary, told.notes);
+    assert_eq!((told.kept(Reason::Pinned), told.summary.restored), (2, 1));
+    assert_eq!(told.summary.removed, told.summary.candidates - 1);
+    assert!(sandbox.can_write(&room.path("outside")));
+}
+
+#[test]
+fn a_crash_on_a_full_file_system_is_mended_too() {
+    for step in ["after-condemn-first", "after-condemn", "after-confirm", "mid-remove"] {
+        let room = full(&["late"]);
+        assert_eq!(super::crashes::pass_that_dies(room.root(), step).signal(), Some(9), "{step}");
+        let left = room.names();
+        assert!(left.iter().any(|name| name.starts_with(".reclaim-")), "{step}: {left:?}");
+        let mut evidence = Evidence::of(&room);
+        evidence.late_pins = vec![evidence.pin("late")];
+        let told = run(&room.rules(), &mut evidence);
+        assert_eq!(room.names(), ["late"], "{step}: {:?} {:?}", told.summary, told.notes);
+    }
+}
+
+#[test]
+fn one_reclaimer_at_a_time_works_on_a_full_file_system() {
+    let room = full(&[]);
+    let held = Flock::lock(File::open(room.root()).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let before = room.names();
+    let error = refusal(&room, &room.rules(), &mut Evidence::of(&room));
+    assert!(matches!(error, RemovalError::Busy { process: Some(_), .. }), "{error}");
+    assert_eq!(room.names(), before);
+    drop(held);
 }

@@ -249,17 +249,18 @@ fn scan() -> Vec<(NamespaceId, MountTable)> {
 }
 
 fn line(line: &[u8]) -> Option<Mount> {
-    let fields: Vec<&str> = line.split(|byte| *byte == b' ').map(|field| std::str::from_utf8(field).unwrap()).collect();
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let [id, parent, device, root, point, ..] = *fields.as_slice() else { return None };
-    let (major, minor) = device.split_once(':')?;
-    let clear = |field: &str| field.replace("\\040", " ").replace("\\012", "\n").into_bytes().into_boxed_slice();
+    let text = |field| std::str::from_utf8(field).ok();
+    let (major, minor) = text(device)?.split_once(':')?;
+    let bare = root.strip_suffix(b"//deleted");
     Some(Mount {
-        id: MountId(id.parse().ok()?),
-        parent: MountId(parent.parse().ok()?),
+        id: MountId(text(id)?.parse().ok()?),
+        parent: MountId(text(parent)?.parse().ok()?),
         device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
-        root: clear(root.strip_suffix("//deleted").unwrap_or(root)),
-        root_deleted: root.ends_with("//deleted"),
-        point: Some(clear(point)),
+        root: crate::removal::place::unescape(bare.unwrap_or(root)).into(),
+        root_deleted: bare.is_some(),
+        point: Some(crate::removal::place::unescape(point).into()),
         peer_group: 0,
         master: 0,
     })
@@ -293,6 +294,26 @@ impl Sandbox {
         let script = format!("touch '{0}' && rm '{0}'", file.display());
         let process = self.0.id().to_string();
         Command::new("nsenter").args(["--mount", "--target", &process, "sh", "-c", &script]).status().unwrap().success()
+    }
+}
+
+/// A child that only lives, until it is dropped.
+pub(super) struct Sleeper(Child);
+
+impl Sleeper {
+    pub(super) fn new() -> Self {
+        Self(Command::new("sleep").arg("600").spawn().unwrap())
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
