@@ -3,7 +3,10 @@
 //! Each hook has thin entry programs, one per way of attaching; all of them end in the shared bodies of [`probes`].
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
-#![expect(unsafe_code, reason = "helpers, maps and kernel memory are reached through raw pointers")]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(unsafe_code, reason = "helpers, maps and kernel memory are reached through raw pointers")
+)]
 
 #[cfg(target_arch = "bpf")]
 mod clock;

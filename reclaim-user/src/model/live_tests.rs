@@ -181,7 +181,10 @@ impl World {
     }
 }
 
-fn snapshot(live: &LiveSet) -> BTreeMap<NamespaceId, BTreeSet<(u64, Box<[u8]>)>> {
+/// Mount ids and roots.
+type Mounts = BTreeSet<(u64, Box<[u8]>)>;
+
+fn snapshot(live: &LiveSet) -> BTreeMap<NamespaceId, Mounts> {
     let of = |pins: &NamespacePins| pins.table.mounts.iter().map(|m| (m.id.0, m.root.clone())).collect();
     live.pins().namespaces().map(|(namespace, pins)| (namespace, of(pins))).collect()
 }

@@ -29,7 +29,7 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
         "reclaim.toml",
         &format!(
             "[service]\nstate_dir = '{0}/state'\nsocket = '{0}/control.sock'\n\n\
-             [[root]]\nname = \"bench\"\npath = '{0}/sources'\nowner = \"0\"\nmatch = '^acme_'\n",
+             [[root]]\nname = \"bench\"\npath = '{0}/sources'\nowner = \"0\"\nmatch = '^acme_[0-9_]+$'\n",
             stage.path().display()
         ),
     )?;
