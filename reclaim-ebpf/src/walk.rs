@@ -78,16 +78,8 @@ fn walk(context: RawTracePointContext) -> i32 {
     let Some(state) = WALK_STATE.get_ptr_mut(0) else { return 0 };
     // SAFETY: the value of a map that lives as long as the program.
     let capacity = unsafe { (*state).capacity };
-    let mut walk = Walk {
-        end: 0,
-        mount: 0,
-        child: 0,
-        mounts: 0,
-        children: 0,
-        capacity,
-        records: 0,
-        outcome: WALK_TOO_LONG,
-    };
+    let mut walk =
+        Walk { end: 0, mount: 0, child: 0, mounts: 0, children: 0, capacity, records: 0, outcome: WALK_TOO_LONG };
     match super_block(context.arg(0)) {
         Some(super_block) if walk.begin(super_block) => {
             if walk.mount == 0 {
