@@ -258,9 +258,9 @@ fn line(line: &[u8]) -> Option<Mount> {
         id: MountId(text(id)?.parse().ok()?),
         parent: MountId(text(parent)?.parse().ok()?),
         device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
-        root: crate::removal::place::unescape(bare.unwrap_or(root)).into(),
+        root: crate::model::mountinfo::unescape(bare.unwrap_or(root)),
         root_deleted: bare.is_some(),
-        point: Some(crate::removal::place::unescape(point).into()),
+        point: Some(crate::model::mountinfo::unescape(point)),
         peer_group: 0,
         master: 0,
     })
