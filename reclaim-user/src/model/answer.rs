@@ -234,7 +234,7 @@ impl PinReport {
     /// A pin with the tasks of its namespace.
     #[must_use]
     pub fn of(place: Place, pin: &Pin, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> Self {
-        let Pin { role, location: _, namespace, mount, mount_point, state } = pin;
+        let Pin { role, location: _, namespace, mount, mount_point, state, inside: _ } = pin;
         let point = mount_point.as_ref().map(|point| Name(point.to_vec()));
         Self {
             role: *role,

@@ -103,6 +103,7 @@ impl MountTable {
             mount,
             mount_point: mount_point.clone(),
             state: State::Attached,
+            inside: false,
         };
         for mount in self.mounts.iter().filter(|mount| !mount.root_deleted) {
             let location = Location { device: mount.device, path: mount.root.clone() };

@@ -98,6 +98,7 @@ fn a_loose_pin_outlives_every_namespace() {
         mount: MountId(5),
         mount_point: None,
         state: State::Detached,
+        inside: false,
     });
     assert!(pins.remove(NamespaceId(1)).is_none());
     assert!(pins.is_pinned(0, b"a"));
@@ -119,4 +120,21 @@ fn an_unresolved_layer_is_doubt_about_all_that_it_could_mean() {
     assert!(pins.doubt(b"b", true).is_none());
     assert!(pins.is_pinned(0, b"c"));
     assert_eq!(pins.pins_of(0, b"c")[0].role, Role::Layer);
+}
+
+#[test]
+fn a_mount_seen_with_and_without_a_table_is_told_once() {
+    let mut pins = set();
+    pins.replace(NamespaceId(1), with(vec![bind(2, b"/run/root/a")]));
+    let mut loose = pins.pins_of(0, b"a").remove(0);
+    loose.mount_point = None;
+    pins.add_loose(loose.clone());
+    loose.mount = MountId(7);
+    pins.add_loose(loose);
+    assert_eq!(pins.pins_of(0, b"a").len(), 2);
+    assert_eq!(pins.at_or_below(&Location::of(DEVICE, *b"/run/root/a")).len(), 2);
+    pins.clear_loose();
+    assert_eq!(pins.pins_of(0, b"a").len(), 1);
+    pins.remove(NamespaceId(1));
+    assert!(!pins.is_pinned(0, b"a"));
 }

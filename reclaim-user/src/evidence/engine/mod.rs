@@ -14,8 +14,9 @@ mod walked;
 
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
+pub use walked::Asked;
 
-use super::clock::Waited;
+use super::clock::{Reading, Waited};
 use super::probes::{ProbeError, ProbeOptions, Probes};
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
@@ -28,7 +29,6 @@ use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use walked::Asked;
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -92,6 +92,10 @@ pub struct Engine {
     walker: Option<Walker>,
     walk_missing: Option<String>,
     walk_coverage: Option<Coverage>,
+    /// The directories of the last walk that answered a question, and the mount clock right after it.
+    asked: Option<(Vec<Location>, Reading)>,
+    /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
+    unasked: bool,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -153,6 +157,8 @@ impl Engine {
             walker,
             walk_missing,
             walk_coverage: None,
+            asked: None,
+            unasked: true,
             live,
             taken: now,
             listed: now,
@@ -195,6 +201,82 @@ impl Engine {
     #[must_use]
     pub fn producer(&self) -> Producer {
         if self.probes.is_some() { Producer::Live } else { Producer::Scan }
+    }
+
+    /// As [`EvidenceSource::consult`], and where the kernel can be walked, with every mount that relies on a child of one
+    /// of the directories, whoever holds it.
+    ///
+    /// # Errors
+    /// As [`EvidenceSource::consult`].
+    pub fn ask(&mut self, directories: &[Asked<'_>]) -> Result<View<'_>, EngineError> {
+        if self.probes.is_none() && !self.unasked {
+            // An answer goes on nothing that was read before the question.
+            self.baseline()?;
+        } else {
+            self.bring_up()?;
+        }
+        self.unasked = false;
+        if self.walker.is_none() || directories.is_empty() {
+            return Ok(self.view());
+        }
+        if self.walked_before(directories) || self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
+    }
+
+    /// Brings the live set up to all that the kernel had sent by now; without probes, to a scan that is recent.
+    fn bring_up(&mut self) -> Result<(), EngineError> {
+        if self.probes.is_none() {
+            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
+            if self.taken.elapsed() > LISTING_AGE {
+                self.baseline()?;
+            }
+            return Ok(());
+        }
+        self.take_events();
+        if self.live.has_gap() {
+            self.baseline()?;
+            return Ok(());
+        }
+        if self.listed.elapsed() > LISTING_AGE {
+            let listing = self.scanner.list_namespaces()?;
+            self.listed = Instant::now();
+            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
+        }
+        self.refresh()
+    }
+
+    /// Whether the last walk was of these directories, and no mount call has entered the kernel since.
+    fn walked_before(&self, directories: &[Asked<'_>]) -> bool {
+        let Some((places, then)) = &self.asked else { return false };
+        self.probes.as_ref().is_some_and(|probes| probes.clock().now() == *then && then.entered == then.left)
+            && directories.iter().all(|(_, place)| places.contains(place))
+    }
+
+    /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be.
+    fn walk_each(&mut self, directories: &[Asked<'_>]) -> bool {
+        let Some(walker) = &mut self.walker else { return false };
+        self.asked = None;
+        let mut pins = Vec::new();
+        for directory in directories {
+            match walked::walk(walker, std::slice::from_ref(directory)) {
+                Ok(found) => pins.extend(found),
+                Err(error) => {
+                    debug!("{} was not walked: {}", directory.1, error_chain(&error));
+                    return false;
+                }
+            }
+        }
+        self.live.see(pins);
+        if let Some(probes) = &self.probes {
+            let places = directories.iter().map(|(_, place)| place.clone()).collect();
+            self.asked = Some((places, probes.clock().now()));
+        }
+        true
+    }
+
+    /// The view right after a walk that came to its end.
+    fn walked(&mut self) -> View<'_> {
+        let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
+        View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk }
     }
 
     fn view(&self) -> View<'_> {
@@ -287,24 +369,10 @@ impl EvidenceSource for Engine {
     type Error = EngineError;
 
     fn consult(&mut self) -> Result<View<'_>, EngineError> {
-        if self.probes.is_none() {
-            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
-            if self.taken.elapsed() > LISTING_AGE {
-                self.baseline()?;
-            }
-            return Ok(self.view());
-        }
-        self.take_events();
-        if self.live.has_gap() {
-            self.baseline()?;
-            return Ok(self.view());
-        }
-        if self.listed.elapsed() > LISTING_AGE {
-            let listing = self.scanner.list_namespaces()?;
-            self.listed = Instant::now();
-            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
-        }
-        self.refresh()?;
+        // What a walk saw is true of its moment only.
+        self.live.see(Vec::new());
+        self.asked = None;
+        self.bring_up()?;
         Ok(self.view())
     }
 
@@ -343,8 +411,8 @@ impl EvidenceSource for Engine {
             None => Ok(self.view()),
             Some(Ok(pins)) => {
                 self.live.see(pins);
-                let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
-                Ok(View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk })
+                self.asked = None;
+                Ok(self.walked())
             }
             Some(Err(error)) => {
                 warn!("the kernel's own list of mounts cannot be relied on: {}", error_chain(&error));

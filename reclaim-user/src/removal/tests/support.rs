@@ -193,6 +193,7 @@ impl Evidence {
             mount: MountId(7),
             mount_point: None,
             state: crate::model::pin::State::Detached,
+            inside: false,
         }
     }
 }
