@@ -124,7 +124,7 @@ pub(crate) fn regs_first(regs: usize) -> Option<u64> {
 
 /// Copies a value from kernel memory. A bad address yields none: the kernel catches the fault.
 #[inline(always)]
-fn read<T>(address: usize) -> Option<T> {
+pub(crate) fn read<T>(address: usize) -> Option<T> {
     // SAFETY: the helper checks the address itself; callers ask for plain integers only.
     unsafe { bpf_probe_read_kernel(address as *const T) }.ok()
 }

@@ -4,3 +4,4 @@
 #![no_std]
 
 pub mod abi;
+pub mod walk_abi;

@@ -18,6 +18,8 @@ mod kernel;
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod probes;
+#[cfg(target_arch = "bpf")]
+mod walk;
 
 #[cfg(target_arch = "bpf")]
 #[unsafe(no_mangle)]

@@ -106,7 +106,7 @@ impl Error {
     pub fn code(&self) -> u8 {
         match self {
             Self::Config(_) => exit::USAGE,
-            Self::Engine(EngineError::Unsupported { .. }) => exit::USAGE,
+            Self::Engine(EngineError::NoWalk(_) | EngineError::Unavailable { .. }) => exit::WEAK,
             Self::Removal { source: RemovalError::Configuration { .. }, .. } => exit::USAGE,
             Self::Removal { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
             Self::Service(source) if source.is_usage() => exit::USAGE,

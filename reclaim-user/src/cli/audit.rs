@@ -26,7 +26,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     warn_of_capabilities();
     let mut engine = roots.engine(context.evidence)?;
     loop {
-        let outcome = tell(context, &roots, engine.audit()?)?;
+        let outcome = tell(context, &roots, engine.audit(&roots.open()?)?)?;
         context.output.flush()?;
         if !arguments.watch {
             return Ok(outcome);

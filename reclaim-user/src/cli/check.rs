@@ -161,6 +161,10 @@ fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceSta
     if let Some(why) = &status.probes_missing {
         output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;
     }
+    match &status.walk_missing {
+        Some(why) => output.line(&format!("walk\tno\t{}", text::escape(why.as_bytes())))?,
+        None => output.line("walk\tyes\tcondemned entries are confirmed by the kernel's own list of mounts")?,
+    }
     let gaps: Vec<String> = status.gaps.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
     let claim = if status.complete { "complete".to_owned() } else { format!("not complete: {}", gaps.join(", ")) };
     let clock = if status.clock {

@@ -91,8 +91,19 @@ pub fn running_kernel() -> Result<Layout, LayoutError> {
 /// # Errors
 /// As [`running_kernel`].
 pub fn from_file(path: &Path) -> Result<Layout, LayoutError> {
-    let bytes = std::fs::read(path).map_err(|source| LayoutError::Read { path: path.to_owned(), source })?;
-    layout(&bytes)
+    layout(&read(path)?)
+}
+
+/// The running kernel's type information.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn vmlinux() -> Result<Vec<u8>, LayoutError> {
+    read(Path::new(VMLINUX))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, LayoutError> {
+    std::fs::read(path).map_err(|source| LayoutError::Read { path: path.to_owned(), source })
 }
 
 /// The layout of the kernel that BTF bytes describe. Pure.
@@ -121,7 +132,7 @@ pub fn layout(bytes: &[u8]) -> Result<Layout, LayoutError> {
 /// Where each type of a BTF blob begins, and which of them are the structures asked for.
 ///
 /// Format: <https://docs.kernel.org/bpf/btf.html>, in the byte order of the machine.
-struct Types<'a> {
+pub(super) struct Types<'a> {
     bytes: &'a [u8],
     strings: &'a [u8],
     /// Byte where each type begins; the type numbered n is at n - 1, for 0 means void.
@@ -158,7 +169,7 @@ const KIND_TYPE_TAG: u32 = 18;
 const DEPTH: u32 = 32;
 
 impl<'a> Types<'a> {
-    fn index(bytes: &'a [u8], names: &[&'static str]) -> Result<Self, LayoutError> {
+    pub(super) fn index(bytes: &'a [u8], names: &[&'static str]) -> Result<Self, LayoutError> {
         if half(bytes, 0)? != MAGIC {
             return Err(malformed(0, "not BTF of this machine's byte order"));
         }
@@ -199,7 +210,7 @@ impl<'a> Types<'a> {
     }
 
     /// Offset in bytes of a member, given by the names that lead to it.
-    fn offset(&self, structure: &'static str, path: &[&str]) -> Result<u32, LayoutError> {
+    pub(super) fn offset(&self, structure: &'static str, path: &[&str]) -> Result<u32, LayoutError> {
         let member = || path.join(".");
         let numbers = self.wanted.get(structure).ok_or(LayoutError::MissingStruct { structure })?;
         let mut found = None;

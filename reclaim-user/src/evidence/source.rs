@@ -3,6 +3,7 @@
 use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
 use crate::model::report::Producer;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Pins and the claim that goes with them.
@@ -30,6 +31,15 @@ pub enum Settled {
     },
 }
 
+/// A directory of condemned entries, for evidence that goes by identity instead of by name.
+#[derive(Clone, Debug)]
+pub struct CondemnedIn<'a> {
+    /// The directory.
+    pub directory: BorrowedFd<'a>,
+    /// What leads from the root to it: empty for the root itself. With an entry's name, its key in the pin set.
+    pub path: Vec<u8>,
+}
+
 /// A source of evidence about the watched roots. Roots are named by their index in the configuration.
 pub trait EvidenceSource {
     /// Why evidence could not be taken.
@@ -46,9 +56,10 @@ pub trait EvidenceSource {
     /// Waits until every mount-class call that had entered the kernel when this was called has left it.
     fn settle(&mut self, limit: Duration) -> Settled;
 
-    /// Evidence that was taken wholly after this was called.
+    /// Evidence that was taken wholly after this was called, about the entries of a watched root that are condemned in
+    /// these directories.
     ///
     /// # Errors
     /// As [`EvidenceSource::consult`].
-    fn confirm(&mut self) -> Result<View<'_>, Self::Error>;
+    fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, Self::Error>;
 }

@@ -10,6 +10,7 @@ use super::coverage::{Coverage, GapCause, Reach};
 use super::event::{Event, Hook};
 use super::id::{Location, NamespaceId};
 use super::mount::Mount;
+use super::pin::Pin;
 use super::pin_set::{NamespacePins, PinSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -177,6 +178,14 @@ impl LiveSet {
                 self.gap = true;
                 self.coverage.lower(GapCause::NamespaceUnread, 1, Reach::Everybody);
             }
+        }
+    }
+
+    /// Puts pins that belong to no mount table in the place of those that were known.
+    pub fn see(&mut self, loose: Vec<Pin>) {
+        self.pins.clear_loose();
+        for pin in loose {
+            self.pins.add_loose(pin);
         }
     }
 

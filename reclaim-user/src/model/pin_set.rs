@@ -176,6 +176,17 @@ impl PinSet {
         keys
     }
 
+    /// Takes out every pin that belongs to no mount table.
+    pub fn clear_loose(&mut self) {
+        self.loose.clear();
+        for watched in &mut self.watched {
+            watched.entries.retain(|_, pins| {
+                pins.retain(|pin| !matches!(pin, PinRef::Loose(_)));
+                !pins.is_empty()
+            });
+        }
+    }
+
     /// Everything that relies on any place or on something below it. Looks at every mount known.
     #[must_use]
     pub fn at_or_below(&self, place: &Location) -> Vec<(Place, Pin)> {

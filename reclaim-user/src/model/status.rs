@@ -79,6 +79,9 @@ pub struct EvidenceStatus {
     /// Why there are no probes, or fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probes_missing: Option<String>,
+    /// Why the kernel's own list of mounts is not walked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub walk_missing: Option<String>,
 }
 
 /// A running service.

@@ -5,6 +5,7 @@ use super::error::failed;
 use super::examine::Examined;
 use super::lock::{STORE, Store};
 use super::process::start_ticks;
+use crate::evidence::source::CondemnedIn;
 use crate::model::fence::FileKind;
 use crate::model::plan::BATCH_ENTRIES;
 use crate::model::report::Reason;
@@ -35,6 +36,15 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// Where its entries are, for evidence.
+    pub(super) fn place(&self) -> CondemnedIn<'_> {
+        let path = match self.makeshift {
+            true => Vec::new(),
+            false => [STORE.to_bytes(), self.name.to_bytes()].join(&b'/'),
+        };
+        CondemnedIn { directory: self.directory.as_fd(), path }
+    }
+
     /// What an entry is called in the directory of the batch. None when that would be too long.
     fn stored(&self, name: &CStr) -> Option<CString> {
         if !self.makeshift {

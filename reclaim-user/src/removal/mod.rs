@@ -30,7 +30,7 @@ mod tree;
 pub use error::RemovalError;
 pub use options::{Cursor, EntryEvent, PassEvent, PassOptions, RootState};
 pub use pass::pass;
-pub use place::locate;
+pub use place::{locate, open_root};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use super::place::Root;
 use super::remove::{Removal, remove};
 use super::restore::restore;
 use crate::config::RootConfig;
-use crate::evidence::source::{EvidenceSource, Settled, View};
+use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
 use crate::model::id::Location;
 use crate::model::pin::Pin;
 use crate::model::report::{PassSummary, Producer, Reason, Verdict};
@@ -216,7 +216,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Takes fresh evidence and asks it about every entry.
     fn prove(&mut self, batches: &[Batch], entries: &[Condemned]) -> Result<Vec<Proof>, String> {
         let Self { rules, index, location, root, evidence, report, claim, .. } = self;
-        let view = evidence.confirm().map_err(|error| {
+        let condemned: Vec<CondemnedIn<'_>> = batches.iter().map(Batch::place).collect();
+        let view = evidence.confirm(*index, &condemned).map_err(|error| {
             format!("no fresh evidence could be taken, so all that was condemned was restored: {}", chain(&error))
         })?;
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;

@@ -132,6 +132,7 @@ pub(crate) fn evidence_status(status: EngineStatus) -> EvidenceStatus {
         mounts: status.mounts,
         probes: probes.collect(),
         probes_missing: status.probes_missing,
+        walk_missing: status.walk_missing,
     }
 }
 

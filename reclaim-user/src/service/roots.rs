@@ -9,6 +9,7 @@ use crate::model::report::{Name, PassSummary};
 use crate::removal::{self, EntryEvent, PassEvent, PassOptions, RemovalError, RootState};
 use nix::errno::Errno;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 
 /// A root and where it is now.
 #[derive(Debug)]
@@ -71,6 +72,19 @@ impl Roots {
     #[must_use]
     pub fn watch(&self) -> Vec<Location> {
         self.0.iter().filter_map(|placed| placed.location.clone()).collect()
+    }
+
+    /// Descriptors of the roots that can be found, in the order of their index in evidence. They are for looking only.
+    ///
+    /// # Errors
+    /// When a root cannot be opened.
+    pub fn open(&self) -> Result<Vec<OwnedFd>, Error> {
+        let found = self.0.iter().filter(|placed| placed.location.is_some());
+        let open = |placed: &Placed| {
+            let failed = |source| Error::Removal { root: placed.config.name.clone(), source };
+            removal::open_root(&placed.config.path).map_err(failed)
+        };
+        found.map(open).collect()
     }
 
     /// An engine that watches them.

@@ -5,4 +5,5 @@ pub mod file_status;
 pub mod memory_map;
 pub mod mount_id;
 pub mod mount_list;
+pub mod mount_tree;
 pub mod namespace;

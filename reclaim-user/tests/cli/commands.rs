@@ -76,9 +76,9 @@ fn who_and_query_tell_a_pin_through_any_path_to_it() {
     let pinned = place.pin(&entry);
     std::os::unix::fs::symlink(place.root(), place.path("link")).expect("a link");
     for path in ["root/live", "./root/live", "link/live", "root", "root/../root/live", &entry.to_string_lossy()] {
-        let (code, objects) = place.objects(&["query", path]);
+        let (code, objects) = place.objects(&["--evidence", "scan", "query", path]);
         assert_eq!((code, &objects[0]["verdict"]), (3, &"pinned".into()), "{path}: {objects:?}");
-        let (code, objects) = place.objects(&["who", path]);
+        let (code, objects) = place.objects(&["--evidence", "scan", "who", path]);
         assert_eq!((code, &objects[0]["pinned"]), (3, &true.into()), "{path}: {objects:?}");
     }
     let (code, objects) = place.objects(&["query", &free.to_string_lossy(), &entry.to_string_lossy()]);

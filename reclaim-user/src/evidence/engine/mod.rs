@@ -10,6 +10,7 @@
 
 mod audit;
 mod status;
+mod walked;
 
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
@@ -17,14 +18,17 @@ pub use status::{EngineStatus, HookLine};
 use super::clock::Waited;
 use super::probes::{ProbeError, ProbeOptions, Probes};
 use super::scan::{self, ScanError, ScanOptions, Scanner};
-use super::source::{EvidenceSource, Settled, View};
+use super::source::{CondemnedIn, EvidenceSource, Settled, View};
+use super::walk::{WalkError, Walker};
+use crate::model::coverage::Coverage;
 use crate::model::event::{Event, Hook};
 use crate::model::id::{Location, NamespaceId};
 use crate::model::live::{self, LiveSet};
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
+use walked::Asked;
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -70,12 +74,9 @@ pub enum EngineError {
         #[source]
         source: ProbeError,
     },
-    /// This build has no such producer.
-    #[error("this version takes no evidence from {producer}; use --evidence auto, live or scan")]
-    Unsupported {
-        /// What was asked for.
-        producer: &'static str,
-    },
+    /// The walk was asked for and does not work here.
+    #[error("evidence from walk is not to be had here; use --evidence auto to go on with the best that is")]
+    NoWalk(#[source] WalkError),
     /// Mount tables could not be read.
     #[error(transparent)]
     Scan(#[from] ScanError),
@@ -88,6 +89,9 @@ pub struct Engine {
     scanner: Scanner,
     probes: Option<Probes>,
     probes_missing: Option<String>,
+    walker: Option<Walker>,
+    walk_missing: Option<String>,
+    walk_coverage: Option<Coverage>,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -111,16 +115,29 @@ impl Engine {
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
         let EngineOptions { evidence, watch } = options;
         let (probes, probes_missing) = match evidence {
-            EvidenceChoice::Walk => return Err(EngineError::Unsupported { producer: "walk" }),
             EvidenceChoice::Scan => (None, Some("not asked for: --evidence scan".to_owned())),
-            EvidenceChoice::Auto | EvidenceChoice::Live => match Probes::attach(ProbeOptions::default()) {
-                Ok(probes) => (Some(probes), None),
-                Err(source) if evidence == EvidenceChoice::Live => {
-                    return Err(EngineError::Unavailable { producer: "live", source });
+            EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk => {
+                match Probes::attach(ProbeOptions::default()) {
+                    Ok(probes) => (Some(probes), None),
+                    Err(source) if evidence == EvidenceChoice::Live => {
+                        return Err(EngineError::Unavailable { producer: "live", source });
+                    }
+                    Err(error) => {
+                        let why = error_chain(&error);
+                        info!("probes are not used: {why}");
+                        (None, Some(why))
+                    }
                 }
+            }
+        };
+        let (walker, walk_missing) = match evidence {
+            EvidenceChoice::Scan | EvidenceChoice::Live => (None, Some("not asked for".to_owned())),
+            EvidenceChoice::Auto | EvidenceChoice::Walk => match Walker::load() {
+                Ok(walker) => (Some(walker), None),
+                Err(source) if evidence == EvidenceChoice::Walk => return Err(EngineError::NoWalk(source)),
                 Err(error) => {
                     let why = error_chain(&error);
-                    info!("probes are not used: {why}");
+                    info!("the kernel's own list of mounts is not used: {why}");
                     (None, Some(why))
                 }
             },
@@ -128,8 +145,20 @@ impl Engine {
         let mut scanner = Scanner::new(ScanOptions::from_environment());
         let live = scanned(&mut scanner, &watch)?;
         let (now, counts) = (Instant::now(), Counts { baselines: 1, ..Counts::default() });
-        let mut engine =
-            Self { watch, scanner, probes, probes_missing, live, taken: now, listed: now, counts, events: Vec::new() };
+        let mut engine = Self {
+            watch,
+            scanner,
+            probes,
+            probes_missing,
+            walker,
+            walk_missing,
+            walk_coverage: None,
+            live,
+            taken: now,
+            listed: now,
+            counts,
+            events: Vec::new(),
+        };
         engine.take_events();
         if engine.live.has_gap() {
             engine.baseline()?
@@ -180,7 +209,12 @@ impl Engine {
         let lost = drained.lost + drained.malformed;
         self.counts.events += self.events.len() as u64;
         self.counts.lost += lost;
+        let own = std::process::id();
         for event in &self.events {
+            // Reading a namespace enters and leaves it, which changes nothing in it.
+            if event.process == own && matches!(event.hook, Hook::Setns | Hook::Depart) {
+                continue;
+            }
             if let (Some(inode), Hook::Unshare | Hook::Clone | Hook::Setns) = (event.namespace, event.hook) {
                 self.scanner.hint(NamespaceId(inode.into()), event.thread);
             }
@@ -291,9 +325,33 @@ impl EvidenceSource for Engine {
         }
     }
 
-    fn confirm(&mut self) -> Result<View<'_>, EngineError> {
-        self.baseline()?;
-        Ok(self.view())
+    fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {
+        // What tables show is brought up to the moment first: a pin that anyone sees wins, and the work directory of an
+        // overlay is a layer that no mount shows.
+        if self.walker.is_none() || self.probes.is_none() || self.live.has_gap() {
+            self.baseline()?;
+        } else {
+            self.take_events();
+            self.refresh()?;
+        }
+        let place = |condemned: &CondemnedIn<'_>| match &*condemned.path {
+            [] => self.watch[root].clone(),
+            path => self.watch[root].join(path),
+        };
+        let asked: Vec<Asked<'_>> = condemned.iter().map(|condemned| (condemned.directory, place(condemned))).collect();
+        match self.walker.as_mut().map(|walker| walked::walk(walker, &asked)) {
+            None => Ok(self.view()),
+            Some(Ok(pins)) => {
+                self.live.see(pins);
+                let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
+                Ok(View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk })
+            }
+            Some(Err(error)) => {
+                warn!("the kernel's own list of mounts cannot be relied on: {}", error_chain(&error));
+                self.baseline()?;
+                Ok(self.view())
+            }
+        }
     }
 }
 

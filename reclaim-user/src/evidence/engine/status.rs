@@ -29,6 +29,8 @@ pub struct EngineStatus {
     pub probes: Vec<HookLine>,
     /// Why there are no probes; none when there are.
     pub probes_missing: Option<String>,
+    /// Why the kernel's own list of mounts is not walked; none when it is.
+    pub walk_missing: Option<String>,
     /// Whether the mount clock runs.
     pub clock: bool,
     /// Milliseconds since the last baseline.
@@ -69,6 +71,7 @@ impl Engine {
                 })
                 .collect(),
             probes_missing: self.probes_missing.clone(),
+            walk_missing: self.walk_missing.clone(),
             clock: self.probes.is_some(),
             age_ms: u64::try_from(self.taken.elapsed().as_millis()).unwrap_or(u64::MAX),
             events: self.counts.events,

@@ -28,13 +28,13 @@ pub use hooks::{HookState, HookStatus, Rung};
 
 use super::btf;
 use super::clock::Clock;
+use super::object::OBJECT;
 use super::ring::{Drained, Ring};
 use super::stragglers::Stragglers;
 use crate::model::event::Event;
 use crate::sys::memory_map::CounterMemory;
 
 /// The programs, built from source by the build script.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RECLAIM_BPF_OBJECT"));
 
 /// How long attaching waits for calls that entered the kernel before it. Those still inside afterwards are waited for
 /// by the clock.

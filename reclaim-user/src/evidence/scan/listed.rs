@@ -2,7 +2,8 @@
 
 use super::Progress;
 use super::unlisted::Outcome;
-use crate::evidence::procfs::inode;
+use crate::evidence::procfs::{Procfs, inode};
+use crate::evidence::tasks::{self, Tasks};
 use crate::model::coverage::{GapCause, Reach};
 use crate::model::id::NamespaceId;
 use crate::sys::namespace::{self, Direction, NamespaceInfo};
@@ -16,24 +17,15 @@ const ROUNDS: u32 = 3;
 const PASSES: u32 = 8;
 
 impl Progress<'_> {
-    /// Returns whether the list was walked to its end.
-    pub(super) fn run_listed(&mut self) -> bool {
-        // Tasks are for the account and the reports only: what they could hold, the list has.
-        for round in 1..=ROUNDS {
-            if !self.list_tasks() || self.tasks.departed == 0 {
-                break;
-            }
-            if round == ROUNDS {
-                self.coverage.lower(GapCause::TaskDeparted, self.tasks.departed, Reach::Nobody);
-            }
+    /// Brings in what tasks told. What they could hold was read by the list, so they lower no claim about owners.
+    pub(super) fn account_listed(&mut self, tasks: nix::Result<Tasks>) {
+        match tasks {
+            Ok(tasks) => self.tasks = tasks,
+            Err(_) => self.coverage.lower(GapCause::ProcfsUnreadable, 1, Reach::Everybody),
         }
-        let walked = self.walk_namespaces().is_ok();
-        if walked {
-            let unreadable = self.tasks.unreadable.len() as u64;
-            self.coverage.lower(GapCause::TaskUnreadable, unreadable, Reach::Nobody);
-            self.read_rest_through_tasks();
-        }
-        walked
+        self.coverage.lower(GapCause::TaskDeparted, self.tasks.departed, Reach::Nobody);
+        self.coverage.lower(GapCause::TaskUnreadable, self.tasks.unreadable.len() as u64, Reach::Nobody);
+        self.read_rest_through_tasks();
     }
 
     /// What could not be entered may still be seen by a task in it.
@@ -55,7 +47,7 @@ impl Progress<'_> {
     /// The list is in the order of the kernel's ids, which each processor takes from a stock of its own (6.18): a copy of
     /// a namespace can come to lie behind the walk, and its original can end before the walk reaches it. So each time
     /// the walk goes the other way.
-    fn walk_namespaces(&mut self) -> nix::Result<()> {
+    pub(super) fn walk_namespaces(&mut self) -> nix::Result<()> {
         let home = self.reader.home().try_clone().map_err(|_| Errno::EMFILE)?;
         let mut current = first(home)?;
         let mut direction = Direction::Next;
@@ -94,6 +86,18 @@ impl Progress<'_> {
         }
         Ok(true)
     }
+}
+
+/// Lists tasks until none goes between being listed and being read, or too often.
+pub(super) fn list_tasks(procfs: &Procfs) -> nix::Result<Tasks> {
+    let mut found = tasks::list(procfs)?;
+    for _ in 1..ROUNDS {
+        if found.departed == 0 {
+            break;
+        }
+        found = tasks::list(procfs)?;
+    }
+    Ok(found)
 }
 
 /// Shows every mount namespace that the caller is privileged over, each held open while it is shown, in one pass: what

@@ -28,6 +28,7 @@ use crate::model::mount::MountTable;
 use crate::model::mountinfo::{MountinfoError, rows};
 use crate::model::pin_set::NamespacePins;
 use crate::sys::mount_id::mount_of;
+use crate::sys::namespace;
 use nix::errno::Errno;
 use reader::Reader;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -143,11 +144,11 @@ impl Scanner {
         coverage.lower(GapCause::ProcfsFiltered, filtered, Reach::Everybody);
 
         let options = self.options;
+        let all_listed = options.use_namespace_list && procfs.privileged_over_host() && lists_namespaces(&procfs);
         let mut progress = std::thread::scope(|scope| {
             let run = || {
-                let reader = Reader::start(&procfs, options)?;
                 let mut progress = Progress {
-                    reader,
+                    reader: Reader::start(&procfs, options)?,
                     tables: BTreeMap::new(),
                     kernel_ids: HashMap::new(),
                     unread: HashSet::new(),
@@ -155,13 +156,22 @@ impl Scanner {
                     coverage,
                     layers: Layers::default(),
                 };
-                progress.run(options);
+                let walked = all_listed && progress.walk_namespaces().is_ok();
+                if !walked {
+                    progress.run_unlisted();
+                }
                 progress.reader.leave();
-                Ok::<_, ScanError>(progress)
+                Ok::<_, ScanError>((progress, walked))
             };
             let helper = std::thread::Builder::new().name("reclaim-scan".into()).spawn_scoped(scope, run);
             let helper = helper.map_err(ScanError::Helper)?;
-            helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            // Where the list has every namespace, tasks are for the account and the reports: that can go on beside it.
+            let tasks = all_listed.then(|| listed::list_tasks(&procfs));
+            let (mut progress, walked) = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            if let (Some(tasks), true) = (tasks, walked) {
+                progress.account_listed(tasks);
+            }
+            Ok::<_, ScanError>(progress)
         })?;
 
         let view = View { procfs: &procfs, mounts: &own.mounts, stalling: &own.stalling };
@@ -208,14 +218,6 @@ fn mount_table(table: Table, layers: &Layers) -> MountTable {
 }
 
 impl Progress<'_> {
-    fn run(&mut self, options: ScanOptions) {
-        let procfs = self.reader.procfs();
-        let all_listed = options.use_namespace_list && procfs.privileged_over_host() && self.reader.lists_namespaces();
-        if !(all_listed && self.run_listed()) {
-            self.run_unlisted();
-        }
-    }
-
     /// Lists tasks, and says so when that is not possible.
     fn list_tasks(&mut self) -> bool {
         match tasks::list(self.reader.procfs()) {
@@ -250,6 +252,11 @@ impl Progress<'_> {
     fn holder_of(&self, task: u32) -> Reach {
         Reach::Holder(holder(self.reader.procfs(), task))
     }
+}
+
+/// Whether the kernel lists mount namespaces.
+fn lists_namespaces(procfs: &Procfs) -> bool {
+    procfs.open_file("thread-self/ns/mnt").and_then(namespace::info).is_ok()
 }
 
 /// The caller's own mount table, seen from its own root.

@@ -46,11 +46,6 @@ impl<'a> Reader<'a> {
         &self.home
     }
 
-    /// Whether the kernel lists namespaces.
-    pub(super) fn lists_namespaces(&self) -> bool {
-        namespace::info(&self.home).is_ok()
-    }
-
     /// Lets go of the namespace that was read last. Joining a thread does not wait until the kernel has done that.
     pub(super) fn leave(&self) {
         if let Err(errno) = setns(&self.home, CloneFlags::CLONE_NEWNS) {

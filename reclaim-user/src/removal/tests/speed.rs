@@ -2,7 +2,13 @@
 
 use super::support::{Evidence, Room, run_with};
 use crate::removal::{PassOptions, RootState};
+use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
+
+/// What this process has used, which says more than wall time on a busy machine.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap().into()
+}
 
 #[test]
 #[ignore = "a measurement, not a test"]
@@ -13,16 +19,18 @@ fn speed_of_a_pass_over_200_000_empty_directories() {
             room.stale(format!("acme_sb_{index}_0123abcd"));
         }
         let mut evidence = Evidence::of(&room);
+        // What evidence costs is measured elsewhere.
+        evidence.blind = true;
         let mut rules = room.rules();
         rules.leases = leases;
         let options = PassOptions { budget: Duration::from_secs(60), ..PassOptions::default() };
-        let begun = Instant::now();
+        let (begun, worked) = (Instant::now(), processor_time());
         let told = run_with(&rules, &mut evidence, &options, &mut RootState::default()).unwrap();
-        let elapsed = begun.elapsed();
+        let (elapsed, worked) = (begun.elapsed(), processor_time() - worked);
         assert_eq!(told.summary.removed, 200_000);
         println!(
-            "leases {leases}: {elapsed:?}, {:.1} us an entry, {} consults, {} confirmations",
-            elapsed.as_secs_f64() * 1e6 / 200_000.0,
+            "leases {leases}: {elapsed:?}, {:.1} us of processor an entry, {} consults, {} confirmations",
+            worked.as_secs_f64() * 1e6 / 200_000.0,
             evidence.consulted,
             evidence.confirmed,
         );

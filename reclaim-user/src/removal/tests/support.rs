@@ -1,7 +1,7 @@
 //! A tmpfs of its own for each test, evidence from a small scanner of /proc, and sandboxes as child processes.
 
 use crate::config::{KindRule, RemoveRule, RootConfig};
-use crate::evidence::source::{EvidenceSource, Settled, View};
+use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
 use crate::model::coverage::{Coverage, Identities};
 use crate::model::id::{Device, Location, MountId, NamespaceId};
 use crate::model::mount::{Layer, Mount, MountTable};
@@ -220,7 +220,7 @@ impl EvidenceSource for Evidence {
         if self.settled.is_empty() { Settled::Clock } else { self.settled.remove(0) }
     }
 
-    fn confirm(&mut self) -> Result<View<'_>, NoEvidence> {
+    fn confirm(&mut self, _root: usize, _condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, NoEvidence> {
         self.confirmed += 1;
         if self.confirm_fails {
             return Err(NoEvidence);
@@ -258,9 +258,9 @@ fn line(line: &[u8]) -> Option<Mount> {
         id: MountId(text(id)?.parse().ok()?),
         parent: MountId(text(parent)?.parse().ok()?),
         device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
-        root: crate::removal::place::unescape(bare.unwrap_or(root)).into(),
+        root: crate::model::mountinfo::unescape(bare.unwrap_or(root)),
         root_deleted: bare.is_some(),
-        point: Some(crate::removal::place::unescape(point).into()),
+        point: Some(crate::model::mountinfo::unescape(point)),
         peer_group: 0,
         master: 0,
     })

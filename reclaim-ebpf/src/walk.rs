@@ -1,0 +1,319 @@
+//! The walk: every mount of one file system, from the super block's own list.
+//!
+//! It takes no lock. It runs in one go under RCU, so a mount that is freed meanwhile stays readable; a link that was
+//! poisoned or leads elsewhere ends the walk as broken, and whoever asked walks again. For each mount of the list its
+//! root is a source, and the points that other mounts are mounted at on it are targets; each is followed up to the
+//! directory whose children are entries.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_task, generated},
+    macros::{map, raw_tracepoint},
+    maps::{Array, HashMap},
+    programs::RawTracePointContext,
+};
+use reclaim_ebpf::walk_abi::{
+    WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BROKEN, WALK_DEPTH, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
+    WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS, WALK_SOURCE, WALK_STEPS, WALK_TARGET, WALK_TOO_LONG,
+    WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+};
+
+use crate::kernel::read;
+
+/// `BPF_F_MMAPABLE`. Since Linux 5.5.
+const MMAPABLE: u32 = 1 << 10;
+/// Kernel pointers from here on are error values. <include/linux/err.h>
+const ERROR_POINTERS: usize = usize::MAX - 4095;
+
+/// Filled in by the loader; the value here only keeps it in .rodata.
+#[unsafe(no_mangle)]
+static WALK_LAYOUT: [u32; WALK_LAYOUT_WORDS] = [0; WALK_LAYOUT_WORDS];
+
+#[map]
+static WALK_BASES: HashMap<u64, u32> = HashMap::with_max_entries(WALK_BASE_SLOTS, 0);
+#[map]
+static WALK_OUTPUT: Array<WalkRecord> = Array::with_max_entries(WALK_RECORDS, MMAPABLE);
+#[map]
+static WALK_STATE: Array<WalkState> = Array::with_max_entries(1, MMAPABLE);
+
+/// An offset of [`WALK_LAYOUT`]. Volatile, since the loader changes what the compiler takes for a constant.
+macro_rules! offset {
+    ($member:ident) => {
+        // SAFETY: a word of the static, which has as many words as the structure.
+        unsafe {
+            ptr::read_volatile((&raw const WALK_LAYOUT).cast::<u32>().add(core::mem::offset_of!(WalkLayout, $member) / 4))
+        } as usize
+    };
+}
+
+/// Where the walk is.
+struct Walk {
+    /// Where the list ends: its head, or a null pointer.
+    end: usize,
+    mount: usize,
+    /// The child that is next, as the address of its link; the mount's own list head when there is none left.
+    child: usize,
+    mounts: u64,
+    children: u64,
+    capacity: u32,
+    records: u32,
+    outcome: u32,
+}
+
+/// A way up from a place to the entry that it is in.
+struct Climb {
+    dentry: usize,
+    levels: u32,
+    /// Inode number of the directory that holds the entry; 0 as long as none was met.
+    base: u64,
+    arrived: bool,
+    broken: bool,
+}
+
+/// Walks the file system of the file whose descriptor is the first argument.
+#[raw_tracepoint]
+fn walk(context: RawTracePointContext) -> i32 {
+    let Some(state) = WALK_STATE.get_ptr_mut(0) else { return 0 };
+    // SAFETY: the value of a map that lives as long as the program.
+    let capacity = unsafe { (*state).capacity };
+    let mut walk =
+        Walk { end: 0, mount: 0, child: 0, mounts: 0, children: 0, capacity, records: 0, outcome: WALK_TOO_LONG };
+    match super_block(context.arg(0)) {
+        Some(super_block) if walk.begin(super_block) => {
+            if walk.mount == 0 {
+                walk.outcome = WALK_DONE;
+            } else {
+                let context = (&raw mut walk).cast::<c_void>();
+                // SAFETY: the callback takes the context that is handed in here, which outlives the call.
+                unsafe { generated::bpf_loop(WALK_STEPS, step as *const () as *mut c_void, context, 0) };
+            }
+        }
+        Some(_) => walk.outcome = WALK_BROKEN,
+        None => walk.outcome = WALK_NO_FILE,
+    }
+    let result = WalkState {
+        mounts: walk.mounts,
+        children: walk.children,
+        capacity,
+        records: walk.records,
+        outcome: walk.outcome,
+        reserved: 0,
+    };
+    // SAFETY: as above; userspace looks only after the run.
+    unsafe { *state = result };
+    0
+}
+
+/// One step: the mount itself when it is new, else one mount on it.
+#[inline(never)]
+extern "C" fn step(_index: u32, context: *mut c_void) -> i64 {
+    // SAFETY: `walk` hands in its own, and nobody else holds it while the loop runs.
+    let walk = unsafe { &mut *context.cast::<Walk>() };
+    match walk.advance() {
+        Ok(true) => 0,
+        Ok(false) => {
+            walk.outcome = WALK_DONE;
+            1
+        }
+        Err(outcome) => {
+            walk.outcome = outcome;
+            1
+        }
+    }
+}
+
+impl Walk {
+    /// Sets the walk on the first mount of the file system; 0 if it has none. False when that cannot be read.
+    #[inline(always)]
+    fn begin(&mut self, super_block: usize) -> bool {
+        let head = super_block + offset!(super_mounts);
+        let Some(first) = read::<usize>(head) else { return false };
+        if offset!(mounts_are_list) != 0 {
+            self.end = head;
+            self.mount = if first == head { 0 } else { first.wrapping_sub(offset!(mount_next)) };
+        } else {
+            self.mount = first;
+        }
+        true
+    }
+
+    /// Returns whether there is more.
+    #[inline(always)]
+    fn advance(&mut self) -> Result<bool, u32> {
+        let mount = self.mount;
+        let children = mount + offset!(mount_children);
+        if self.child == 0 {
+            self.mounts += 1;
+            let root = read(mount + offset!(mount_root)).ok_or(WALK_BROKEN)?;
+            self.report(mount, root, WALK_SOURCE)?;
+            self.child = read(children).ok_or(WALK_BROKEN)?;
+            if self.child != children {
+                return Ok(true);
+            }
+        }
+        if self.child != children {
+            let link = self.child;
+            let child = link.wrapping_sub(offset!(mount_child));
+            // A child that was unmounted or moved meanwhile leads out of this mount's list.
+            if read::<usize>(child + offset!(mount_parent)) != Some(mount) {
+                return Err(WALK_BROKEN);
+            }
+            self.children += 1;
+            let point = read(child + offset!(mount_point)).ok_or(WALK_BROKEN)?;
+            self.report(child, point, WALK_TARGET)?;
+            let next: usize = read(link).ok_or(WALK_BROKEN)?;
+            if next == link || next == 0 {
+                return Err(WALK_BROKEN);
+            }
+            self.child = next;
+            if next != children {
+                return Ok(true);
+            }
+        }
+        let next: usize = read(mount + offset!(mount_next)).ok_or(WALK_BROKEN)?;
+        if next == self.end {
+            return Ok(false);
+        }
+        let next = if offset!(mounts_are_list) != 0 { next.wrapping_sub(offset!(mount_next)) } else { next };
+        if next == mount {
+            return Err(WALK_BROKEN);
+        }
+        self.mount = next;
+        self.child = 0;
+        Ok(true)
+    }
+
+    /// Writes a record if the place lies in an entry.
+    #[inline(always)]
+    fn report(&mut self, mount: usize, place: usize, role: u32) -> Result<(), u32> {
+        let mut climb = Climb { dentry: place, levels: 0, base: 0, arrived: false, broken: false };
+        let context = (&raw mut climb).cast::<c_void>();
+        // SAFETY: the callback takes the context that is handed in here, which outlives the call.
+        unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
+        if climb.broken {
+            return Err(WALK_BROKEN);
+        }
+        if !climb.arrived {
+            return Err(WALK_TOO_LONG);
+        }
+        if climb.base == 0 {
+            return Ok(());
+        }
+        if is_removed(climb.dentry).ok_or(WALK_BROKEN)? {
+            return Ok(());
+        }
+        if self.records >= self.capacity {
+            return Err(WALK_FULL);
+        }
+        let Some(record) = WALK_OUTPUT.get_ptr_mut(self.records) else { return Err(WALK_FULL) };
+        let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
+        let entry = inode_number(climb.dentry).ok_or(WALK_BROKEN)?;
+        let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
+        let id = if offset!(mount_id_size) == 8 {
+            read::<u64>(mount + offset!(mount_id))
+        } else {
+            read::<u32>(mount + offset!(mount_id)).map(u64::from)
+        };
+        // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
+        let record = unsafe { &mut *record };
+        record.base = climb.base;
+        record.entry = entry;
+        record.mount = id.ok_or(WALK_BROKEN)?;
+        record.namespace = namespace;
+        record.role = role;
+        record.state = state;
+        record.exact = u32::from(climb.levels == 0);
+        // SAFETY: the destination has as many bytes as are asked for at most; the helper checks the source.
+        let length = unsafe {
+            generated::bpf_probe_read_kernel_str(
+                record.name.as_mut_ptr().cast(),
+                WALK_NAME as u32,
+                name as *const c_void,
+            )
+        };
+        if length <= 0 {
+            return Err(WALK_BROKEN);
+        }
+        self.records += 1;
+        Ok(())
+    }
+}
+
+/// One level up: ends at a child of a base, or at the root of the file system.
+#[inline(never)]
+extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
+    // SAFETY: `report` hands in its own, and nobody else holds it while the loop runs.
+    let climb = unsafe { &mut *context.cast::<Climb>() };
+    let Some(parent) = read::<usize>(climb.dentry + offset!(dentry_parent)) else {
+        climb.broken = true;
+        return 1;
+    };
+    if parent == climb.dentry {
+        climb.arrived = true;
+        return 1;
+    }
+    let Some(number) = inode_number(parent) else {
+        climb.broken = true;
+        return 1;
+    };
+    // SAFETY: the value is not used.
+    if unsafe { WALK_BASES.get(number) }.is_some() {
+        climb.base = number;
+        climb.arrived = true;
+        return 1;
+    }
+    climb.dentry = parent;
+    climb.levels += 1;
+    0
+}
+
+/// The super block of the file behind a descriptor of the calling task.
+#[inline(always)]
+fn super_block(descriptor: u64) -> Option<usize> {
+    // SAFETY: takes no pointer; the call cannot fail.
+    let task = unsafe { bpf_get_current_task() } as usize;
+    let files: usize = read(task + offset!(task_files))?;
+    let table: usize = read(files + offset!(files_fdt))?;
+    let most: u32 = read(table + offset!(fdt_max))?;
+    if descriptor >= u64::from(most) {
+        return None;
+    }
+    let descriptors: usize = read(table + offset!(fdt_fd))?;
+    let file: usize = read(descriptors + descriptor as usize * size_of::<usize>())?;
+    let inode: usize = read(file + offset!(file_inode))?;
+    read(inode + offset!(inode_super))
+}
+
+/// Number of the inode of a dentry.
+#[inline(always)]
+fn inode_number(dentry: usize) -> Option<u64> {
+    let inode: usize = read(dentry + offset!(dentry_inode))?;
+    read(inode + offset!(inode_number))
+}
+
+/// Whether the last name of a directory or file was removed: then nothing that has a name now is meant.
+#[inline(always)]
+fn is_removed(dentry: usize) -> Option<bool> {
+    let inode: usize = read(dentry + offset!(dentry_inode))?;
+    read::<u32>(inode + offset!(inode_links)).map(|links| links == 0)
+}
+
+/// Who holds a mount: the namespace that its tree is in, and the state that follows.
+#[inline(always)]
+fn holder(mount: usize) -> Option<(u32, u32)> {
+    let flags: u32 = read(mount + offset!(mount_flags))?;
+    let namespace: usize = read(mount + offset!(mount_namespace))?;
+    if namespace >= ERROR_POINTERS {
+        return Some((0, WALK_INTERNAL));
+    }
+    if namespace == 0 || flags as usize & (offset!(flag_unmounted) | offset!(flag_doomed)) != 0 {
+        return Some((0, WALK_UNMOUNTED));
+    }
+    let sequence: u64 = read(namespace + offset!(namespace_sequence))?;
+    if sequence == 0 {
+        return Some((0, WALK_DETACHED));
+    }
+    Some((read(namespace + offset!(namespace_inum))?, WALK_ATTACHED))
+}

@@ -1,0 +1,97 @@
+//! Asking the walk about the entries of directories, and believing it only after it has proved itself.
+
+use crate::evidence::walk::{WalkError, WalkPin, Walker};
+use crate::model::id::{Location, MountId};
+use crate::model::pin::{Pin, Place, Role, State};
+use crate::sys::directory::{Names, Reader, open_child, open_parent};
+use crate::sys::mount_tree::clone_tree;
+use nix::errno::Errno;
+use nix::sys::stat::fstat;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A directory whose children are asked about, and where it lies.
+pub(super) type Asked<'a> = (BorrowedFd<'a>, Location);
+
+/// A detached mount that the walk has to find, by its id, in the directory with one inode number on the entry with the
+/// other.
+struct Mark {
+    mount: OwnedFd,
+    id: MountId,
+    base: u64,
+    entry: u64,
+}
+
+/// Every mount that relies on an entry in one of the directories, which lie in one file system.
+///
+/// Each walk proves itself on that very file system: a detached mount is made there, and has to be found. Where inode
+/// numbers are not those that stat(2) tells, as on some stacked file systems, that fails.
+pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec<Pin>, WalkError> {
+    let Some((first, _)) = directories.first() else { return Ok(Vec::new()) };
+    let mut bases = Vec::with_capacity(directories.len() + 1);
+    for (directory, _) in directories {
+        bases.push(inode(directory)?);
+    }
+    let Mark { mount, id, base, entry } = mark(walker, *first)?;
+    bases.push(base);
+    let walked = walker.walk(first, &bases)?;
+    let is_mark = |pin: &&WalkPin| {
+        (pin.mount, pin.base, pin.entry) == (id, base, entry)
+            && (pin.role, pin.state, pin.place) == (Role::Source, State::Detached, Place::Exact)
+    };
+    if walked.pins.iter().filter(is_mark).count() != 1 {
+        return Err(WalkError::KnownAnswer { why: format!("mount {id} of inode {entry} in inode {base}") });
+    }
+    drop(mount);
+    let pins = walked.pins.into_iter().filter(|pin| pin.mount != id).filter_map(|pin| {
+        let ((_, directory), _) = directories.iter().zip(&bases).find(|(_, inode)| **inode == pin.base)?;
+        Some(Pin {
+            role: pin.role,
+            location: directory.join(&pin.name),
+            namespace: pin.namespace,
+            mount: pin.mount,
+            mount_point: None,
+            state: pin.state,
+        })
+    });
+    Ok(pins.collect())
+}
+
+/// Makes a mount of the directory itself, to be found in its parent, or, at the top of a mount, of a directory in it.
+fn mark(walker: &Walker, directory: BorrowedFd<'_>) -> Result<Mark, WalkError> {
+    let own = inode(directory)?;
+    let (mount, base, entry) = match open_parent(directory) {
+        Ok(parent) if inode(&parent)? != own => (clone(directory)?, inode(&parent)?, own),
+        Ok(_) | Err(Errno::EXDEV) => {
+            let child = child_of(directory)?.ok_or(WalkError::NothingToFind)?;
+            (clone(&child)?, own, inode(&child)?)
+        }
+        Err(source) => return Err(WalkError::Probe { call: "openat2", source }),
+    };
+    let id = walker.mount_id(&mount).map_err(|source| WalkError::Probe { call: "statx", source })?;
+    Ok(Mark { mount, id, base, entry })
+}
+
+/// Some directory in a directory, on which nothing is mounted.
+fn child_of(directory: BorrowedFd<'_>) -> Result<Option<OwnedFd>, WalkError> {
+    let fault = |call| move |source| WalkError::Probe { call, source };
+    let listed = open_child(directory, c".").map_err(fault("openat2"))?;
+    let (mut reader, mut names) = (Reader::default(), Names::default());
+    while reader.read(&listed, &mut names).map_err(fault("getdents64"))? {
+        let found = (0..names.len())
+            .filter_map(|index| names.get(index))
+            .find_map(|(name, _, _)| open_child(&listed, name).ok());
+        if found.is_some() {
+            return Ok(found);
+        }
+        names.clear();
+    }
+    Ok(None)
+}
+
+fn clone(directory: impl AsFd) -> Result<OwnedFd, WalkError> {
+    clone_tree(directory).map_err(|source| WalkError::Probe { call: "open_tree", source })
+}
+
+fn inode(file: impl AsFd) -> Result<u64, WalkError> {
+    fstat(file).map(|status| status.st_ino).map_err(|source| WalkError::Probe { call: "fstat", source })
+}

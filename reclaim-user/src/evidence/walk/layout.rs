@@ -1,0 +1,137 @@
+//! Where the structures that the walk reads keep their members.
+
+use crate::evidence::btf::{LayoutError, Types};
+use reclaim_ebpf::walk_abi::WalkLayout;
+
+/// `MNT_DOOMED` and `MNT_UMOUNT` of <include/linux/mount.h>, the same since 3.13. They decide only what state a pin is
+/// shown in.
+const FLAG_DOOMED: u32 = 0x0100_0000;
+const FLAG_UNMOUNTED: u32 = 0x0800_0000;
+
+/// The layout of the kernel that BTF bytes describe. Pure.
+///
+/// # Errors
+/// The bytes are malformed or lack something that the walk needs.
+pub(super) fn layout(bytes: &[u8]) -> Result<WalkLayout, LayoutError> {
+    const WANTED: [&str; 12] = [
+        "task_struct",
+        "files_struct",
+        "fdtable",
+        "file",
+        "inode",
+        "super_block",
+        "mount",
+        "vfsmount",
+        "mnt_namespace",
+        "ns_common",
+        "dentry",
+        "qstr",
+    ];
+    let types = Types::index(bytes, &WANTED)?;
+    // A list_head through `mnt_instance` up to about 6.16, a chain of pointers from then on. The member tells.
+    let (mount_next, mounts_are_list) = match types.offset("mount", &["mnt_next_for_sb"]) {
+        Ok(offset) => (offset, 0),
+        Err(LayoutError::MissingMember { .. }) => (types.offset("mount", &["mnt_instance"])?, 1),
+        Err(error) => return Err(error),
+    };
+    let (mount_id, mount_id_size) = match types.offset("mount", &["mnt_id_unique"]) {
+        Ok(offset) => (offset, 8),
+        Err(LayoutError::MissingMember { .. }) => (types.offset("mount", &["mnt_id"])?, 4),
+        Err(error) => return Err(error),
+    };
+    let namespace_sequence = match types.offset("mnt_namespace", &["seq"]) {
+        Err(LayoutError::MissingMember { .. }) => types.offset("mnt_namespace", &["ns", "ns_id"])?,
+        found => found?,
+    };
+    Ok(WalkLayout {
+        task_files: types.offset("task_struct", &["files"])?,
+        files_fdt: types.offset("files_struct", &["fdt"])?,
+        fdt_max: types.offset("fdtable", &["max_fds"])?,
+        fdt_fd: types.offset("fdtable", &["fd"])?,
+        file_inode: types.offset("file", &["f_inode"])?,
+        inode_super: types.offset("inode", &["i_sb"])?,
+        inode_number: types.offset("inode", &["i_ino"])?,
+        inode_links: types.offset("inode", &["i_nlink"])?,
+        super_mounts: types.offset("super_block", &["s_mounts"])?,
+        mount_next,
+        mounts_are_list,
+        mount_root: types.offset("mount", &["mnt", "mnt_root"])?,
+        mount_flags: types.offset("mount", &["mnt", "mnt_flags"])?,
+        mount_parent: types.offset("mount", &["mnt_parent"])?,
+        mount_point: types.offset("mount", &["mnt_mountpoint"])?,
+        mount_children: types.offset("mount", &["mnt_mounts"])?,
+        mount_child: types.offset("mount", &["mnt_child"])?,
+        mount_namespace: types.offset("mount", &["mnt_ns"])?,
+        mount_id,
+        mount_id_size,
+        namespace_inum: types.offset("mnt_namespace", &["ns", "inum"])?,
+        namespace_sequence,
+        dentry_parent: types.offset("dentry", &["d_parent"])?,
+        dentry_inode: types.offset("dentry", &["d_inode"])?,
+        dentry_name: types.offset("dentry", &["d_name", "name"])?,
+        flag_unmounted: FLAG_UNMOUNTED,
+        flag_doomed: FLAG_DOOMED,
+    })
+}
+
+/// The words that the object's global has to hold, in the order of the structure.
+pub(super) fn words(layout: &WalkLayout) -> Vec<u32> {
+    let WalkLayout {
+        task_files,
+        files_fdt,
+        fdt_max,
+        fdt_fd,
+        file_inode,
+        inode_super,
+        inode_number,
+        inode_links,
+        super_mounts,
+        mount_next,
+        mounts_are_list,
+        mount_root,
+        mount_flags,
+        mount_parent,
+        mount_point,
+        mount_children,
+        mount_child,
+        mount_namespace,
+        mount_id,
+        mount_id_size,
+        namespace_inum,
+        namespace_sequence,
+        dentry_parent,
+        dentry_inode,
+        dentry_name,
+        flag_unmounted,
+        flag_doomed,
+    } = *layout;
+    vec![
+        task_files,
+        files_fdt,
+        fdt_max,
+        fdt_fd,
+        file_inode,
+        inode_super,
+        inode_number,
+        inode_links,
+        super_mounts,
+        mount_next,
+        mounts_are_list,
+        mount_root,
+        mount_flags,
+        mount_parent,
+        mount_point,
+        mount_children,
+        mount_child,
+        mount_namespace,
+        mount_id,
+        mount_id_size,
+        namespace_inum,
+        namespace_sequence,
+        dentry_parent,
+        dentry_inode,
+        dentry_name,
+        flag_unmounted,
+        flag_doomed,
+    ]
+}

@@ -1,0 +1,307 @@
+//! The walk: which entries of some directories any mount in the kernel relies on, from the super block's own list.
+//!
+//! It sees mounts of every namespace and of none: detached trees, lazily unmounted ones, the private clones that overlay
+//! makes of its layers, namespaces that only a file or a descriptor holds, and what a chroot hides. It takes no lock, so it
+//! delays nobody's mounts.
+
+mod layout;
+
+use super::btf::{self, LayoutError};
+use super::object::OBJECT;
+use crate::model::id::{MountId, NamespaceId};
+use crate::model::pin::{Place, Role, State};
+use crate::sys::memory_map::CounterMemory;
+use crate::sys::mount_id::{mount_of, unique_mount_of};
+use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use nix::errno::Errno;
+use reclaim_ebpf::walk_abi::{
+    WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
+    WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS, WALK_SOURCE,
+    WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// Walks that are tried before the list is said to change too fast.
+const TRIES: u32 = 32;
+/// Most records that room is made for: a million and more pins, 350 MB of kernel memory while the walk runs.
+const RECORDS_MOST: u32 = 1 << 20;
+/// 64-bit words in the shared structures.
+const STATE_WORDS: usize = size_of::<WalkState>() / 8;
+const RECORD_WORDS: usize = size_of::<WalkRecord>() / 8;
+
+/// One pinned entry, and the mount that pins it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalkPin {
+    /// Inode number of the directory that the entry is in: one of the bases.
+    pub base: u64,
+    /// Inode number of the entry.
+    pub entry: u64,
+    /// Name of the entry.
+    pub name: Vec<u8>,
+    /// The mount.
+    pub mount: MountId,
+    /// The mount namespace; none for a mount that is in none.
+    pub namespace: Option<NamespaceId>,
+    /// How the mount relies on the entry. A mount that the kernel made for itself is a layer.
+    pub role: Role,
+    /// What holds the mount.
+    pub state: State,
+    /// At the entry or below it.
+    pub place: Place,
+}
+
+/// What a walk that came to its end saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// The pins, in the order of the kernel's list.
+    pub pins: Vec<WalkPin>,
+    /// Mounts of the file system.
+    pub mounts: u64,
+}
+
+/// Why a walk tells nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum WalkError {
+    /// The structures of this kernel cannot be looked into.
+    #[error("the kernel's mounts cannot be walked without its type information")]
+    Layout(#[from] LayoutError),
+    /// The program cannot be loaded.
+    #[error(
+        "the walk cannot be loaded; it takes CAP_BPF, CAP_PERFMON, Linux 5.17 and a lockdown below confidentiality"
+    )]
+    Load(#[source] Box<EbpfError>),
+    /// The program is refused or does not run.
+    #[error("the walk cannot be run; it takes CAP_BPF, CAP_PERFMON, Linux 5.17 and a lockdown below confidentiality")]
+    Program(#[source] Box<ProgramError>),
+    /// The object lacks something.
+    #[error("the walk's object has no {name}; this build is broken")]
+    Object {
+        /// What it lacks.
+        name: &'static str,
+    },
+    /// A map cannot be used.
+    #[error("the walk's map {name} cannot be used")]
+    Map {
+        /// The map.
+        name: &'static str,
+        /// What stands in the way.
+        #[source]
+        source: Box<MapError>,
+    },
+    /// A map cannot be mapped.
+    #[error("the walk's map {name} cannot be mapped into memory")]
+    Memory {
+        /// The map.
+        name: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// More directories than one walk looks for.
+    #[error("a walk looks for the entries of {WALK_BASE_SLOTS} directories at most, not of {count}")]
+    Bases {
+        /// How many were asked for.
+        count: usize,
+    },
+    /// The mount that the walk has to find cannot be made.
+    #[error("{call} failed for the mount that the walk has to find")]
+    Probe {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// There is nothing that a mount for the walk to find could be made of.
+    #[error("there is no directory that the walk could prove itself on")]
+    NothingToFind,
+    /// The mounts changed under every try.
+    #[error("the mounts of the file system changed under {TRIES} walks in a row")]
+    Restless,
+    /// The walk did not come to its end for another reason.
+    #[error("the walk ended early: {why}")]
+    Incomplete {
+        /// The reason.
+        why: &'static str,
+    },
+    /// The program wrote what it never writes.
+    #[error("the walk's output makes no sense: {what}")]
+    Output {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// It did not find a mount that is there.
+    #[error("the walk did not find a mount that was made for it to find: {why}")]
+    KnownAnswer {
+        /// What was expected and what was found.
+        why: String,
+    },
+}
+
+/// The loaded program.
+#[derive(Debug)]
+pub struct Walker {
+    programs: Ebpf,
+    bases: HashMap<MapData, u64, u32>,
+    state: CounterMemory,
+    output: CounterMemory,
+    room: u32,
+    layout: WalkLayout,
+    unique_ids: bool,
+}
+
+impl Walker {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// When the kernel cannot be walked, with why.
+    pub fn load() -> Result<Self, WalkError> {
+        Self::with(layout::layout(&btf::vmlinux()?)?, WALK_RECORDS)
+    }
+
+    fn with(layout: WalkLayout, room: u32) -> Result<Self, WalkError> {
+        let words = layout::words(&layout);
+        let mut loader = EbpfLoader::new();
+        loader.btf(None).map_max_entries(WALK_OUTPUT_MAP, room).override_global(WALK_LAYOUT_GLOBAL, &words[..], true);
+        let mut programs = loader.load(OBJECT).map_err(|error| WalkError::Load(Box::new(error)))?;
+        // Before any map is taken out: the program refers to them by descriptor.
+        program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
+        let state = memory(&mut programs, WALK_STATE_MAP, STATE_WORDS)?;
+        let output = memory(&mut programs, WALK_OUTPUT_MAP, room as usize * RECORD_WORDS)?;
+        let bases = programs.take_map(WALK_BASES_MAP).ok_or(WalkError::Object { name: WALK_BASES_MAP })?;
+        let bases = HashMap::try_from(bases)
+            .map_err(|source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) })?;
+        let unique_ids = layout.mount_id_size == 8;
+        Ok(Self { programs, bases, state, output, room, layout, unique_ids })
+    }
+
+    /// The id that the walk gives the mount that an open file lies on.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn mount_id(&self, file: impl AsFd) -> nix::Result<MountId> {
+        if self.unique_ids { unique_mount_of(file) } else { mount_of(file) }
+    }
+
+    /// Every mount that relies on an entry of one of the directories, given by inode number, in the file system that
+    /// `file` lies in. An `O_PATH` descriptor will do.
+    ///
+    /// # Errors
+    /// When the walk does not come to its end. There is no partial answer.
+    pub fn walk(&mut self, file: impl AsFd, directories: &[u64]) -> Result<Walked, WalkError> {
+        self.look_for(directories)?;
+        for attempt in 0..TRIES {
+            match self.run(&file)? {
+                WALK_DONE => return self.read(),
+                WALK_FULL if self.room < RECORDS_MOST => {
+                    let room = self.room.saturating_mul(8).min(RECORDS_MOST);
+                    *self = Self::with(self.layout, room)?;
+                    self.look_for(directories)?;
+                }
+                WALK_FULL => return Err(WalkError::Incomplete { why: "there are more pins than there is room for" }),
+                WALK_BROKEN => std::thread::sleep(Duration::from_micros(50 << attempt.min(6))),
+                WALK_NO_FILE => return Err(WalkError::Incomplete { why: "the descriptor leads to no file" }),
+                WALK_TOO_LONG => {
+                    return Err(WalkError::Incomplete { why: "more mounts or deeper places than it follows" });
+                }
+                _ => return Err(WalkError::Output { what: "an outcome that it does not have" }),
+            }
+        }
+        Err(WalkError::Restless)
+    }
+
+    fn look_for(&mut self, directories: &[u64]) -> Result<(), WalkError> {
+        if directories.len() > WALK_BASE_SLOTS as usize {
+            return Err(WalkError::Bases { count: directories.len() });
+        }
+        let unusable = |source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) };
+        let known: Vec<u64> = self.bases.keys().collect::<Result<_, _>>().map_err(unusable)?;
+        for directory in known.iter().filter(|known| !directories.contains(known)) {
+            self.bases.remove(directory).map_err(unusable)?;
+        }
+        for directory in directories {
+            self.bases.insert(directory, 0, 0).map_err(unusable)?;
+        }
+        Ok(())
+    }
+
+    /// One run of the program, in this thread, so that the descriptor is its own.
+    fn run(&mut self, file: impl AsFd) -> Result<u32, WalkError> {
+        let mut options = RawTracePointRunOptions::new();
+        options.args[0] = u64::try_from(file.as_fd().as_raw_fd()).unwrap_or(u64::MAX);
+        self.state.store(2, u64::from(self.room));
+        self.state.store(3, 0);
+        program(&mut self.programs)?.test_run(options).map_err(|error| WalkError::Program(Box::new(error)))?;
+        Ok(low(self.state.load(3)))
+    }
+
+    fn read(&self) -> Result<Walked, WalkError> {
+        let records = high(self.state.load(2));
+        if records > self.room {
+            return Err(WalkError::Output { what: "more records than there is room for" });
+        }
+        let pins = (0..records).map(|record| self.pin(record)).collect::<Result<_, _>>()?;
+        Ok(Walked { pins, mounts: self.state.load(0) })
+    }
+
+    fn pin(&self, record: u32) -> Result<WalkPin, WalkError> {
+        let first = record * RECORD_WORDS as u32;
+        let word = |index: u32| self.output.load(first + index);
+        let (namespace, role) = (low(word(3)), high(word(3)));
+        let (state, exact) = (low(word(4)), high(word(4)));
+        let internal = state == WALK_INTERNAL;
+        let bytes: Vec<u8> = (0..WALK_NAME as u32 / 8).flat_map(|index| word(5 + index).to_ne_bytes()).collect();
+        let end = bytes.iter().position(|byte| *byte == 0).ok_or(WalkError::Output { what: "a name without end" })?;
+        Ok(WalkPin {
+            base: word(0),
+            entry: word(1),
+            name: bytes[..end].to_vec(),
+            mount: MountId(word(2)),
+            namespace: (namespace != 0).then_some(NamespaceId(namespace.into())),
+            role: match role {
+                WALK_SOURCE if internal => Role::Layer,
+                WALK_SOURCE => Role::Source,
+                WALK_TARGET => Role::Target,
+                _ => return Err(WalkError::Output { what: "a role that it does not have" }),
+            },
+            state: match state {
+                WALK_ATTACHED | WALK_INTERNAL => State::Attached,
+                WALK_DETACHED => State::Detached,
+                WALK_UNMOUNTED => State::Unmounted,
+                _ => return Err(WalkError::Output { what: "a state that it does not have" }),
+            },
+            place: if exact == 1 { Place::Exact } else { Place::Below },
+        })
+    }
+}
+
+fn program(programs: &mut Ebpf) -> Result<&mut RawTracePoint, WalkError> {
+    let program = programs.program_mut(WALK_PROGRAM).ok_or(WalkError::Object { name: WALK_PROGRAM })?;
+    program.try_into().map_err(|error| WalkError::Program(Box::new(error)))
+}
+
+fn memory(programs: &mut Ebpf, name: &'static str, words: usize) -> Result<CounterMemory, WalkError> {
+    let memory = match programs.take_map(name).ok_or(WalkError::Object { name })? {
+        Map::Array(map) => CounterMemory::map(map.fd(), words),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    };
+    memory.map_err(|source| WalkError::Memory { name, source })
+}
+
+fn low(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+fn high(word: u64) -> u32 {
+    let [.., a, b, c, d] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
