@@ -1,7 +1,7 @@
 //! The one type that every producer feeds and every decision asks.
 
 use super::id::{Location, MountId, NamespaceId};
-use super::mount::{Layer, MountTable};
+use super::mount::{Layer, MountTable, Trace};
 use super::pin::{Pin, Place, Role, State};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -208,12 +208,21 @@ impl PinSet {
     ///
     /// What the option said may be relative to a directory that nobody remembers, or lead through a link that is gone.
     /// So it can mean a place inside any entry that holds something, and an empty entry when it may end there.
+    ///
+    /// `walked`: the pins are, or will be before anything is removed, those of a walk too, which sees the layers that the
+    /// kernel mounts for itself.
     #[must_use]
-    pub fn doubt(&self, name: &[u8], known_empty: bool) -> Option<(NamespaceId, &Layer)> {
+    pub fn doubt(&self, name: &[u8], known_empty: bool, walked: bool) -> Option<(NamespaceId, &Layer)> {
         self.namespaces
             .iter()
             .flat_map(|(namespace, pins)| pins.table.layers.iter().map(|layer| (*namespace, layer)))
-            .find(|(_, layer)| layer.places.is_empty() && could_mean(&layer.written, name, known_empty))
+            .filter(|(_, layer)| layer.places.is_empty())
+            .filter(|(_, layer)| match layer.trace {
+                Trace::Mounted => !walked,
+                Trace::Filled => !known_empty,
+                Trace::Nothing => true,
+            })
+            .find(|(_, layer)| could_mean(&layer.written, name, known_empty))
     }
 
     /// Number of layers whose place is not known.

@@ -91,7 +91,7 @@ pub(super) fn is_pinned(root: usize, view: &View<'_>, batch: &Batch, condemned: 
 
 /// A layer that could not be resolved and could be this entry or in it, for people.
 pub(super) fn doubt(view: &View<'_>, name: &[u8], empty: bool) -> Option<String> {
-    let (namespace, layer) = view.pins.doubt(name, empty)?;
+    let (namespace, layer) = view.pins.doubt(name, empty, view.walks)?;
     Some(format!(
         "the layer `{}` of a union file system in namespace {namespace} cannot be resolved and could be this entry",
         String::from_utf8_lossy(&layer.written)

@@ -276,11 +276,11 @@ impl Engine {
     /// The view right after a walk that came to its end.
     fn walked(&mut self) -> View<'_> {
         let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
-        View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk }
+        View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk, walks: true }
     }
 
     fn view(&self) -> View<'_> {
-        View { pins: self.live.pins(), coverage: self.live.coverage(), producer: self.producer() }
+        View { pins: self.live.pins(), coverage: self.live.coverage(), producer: self.producer(), walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -373,7 +373,7 @@ impl EvidenceSource for Engine {
         self.live.see(Vec::new());
         self.asked = None;
         self.bring_up()?;
-        Ok(self.view())
+        Ok(View { walks: self.walker.is_some(), ..self.view() })
     }
 
     fn settle(&mut self, limit: Duration) -> Settled {

@@ -166,7 +166,13 @@ impl Evidence {
         if let Some((written, early)) = &self.layer
             && (fresh || *early)
         {
-            let layer = Layer { mount: MountId(1), mount_point: None, written: written.clone().into(), places: vec![] };
+            let layer = Layer {
+                mount: MountId(1),
+                mount_point: None,
+                written: written.clone().into(),
+                trace: crate::model::mount::Trace::Nothing,
+                places: vec![],
+            };
             let table = MountTable { mounts: vec![], layers: vec![layer] };
             self.pins.replace(NamespaceId(1), NamespacePins { table, tasks: vec![] });
         }
@@ -181,7 +187,7 @@ impl Evidence {
     }
 
     fn view(&self) -> View<'_> {
-        View { pins: &self.pins, coverage: &self.coverage, producer: Producer::Scan }
+        View { pins: &self.pins, coverage: &self.coverage, producer: Producer::Scan, walks: false }
     }
 
     /// A pin on a place below the root.
