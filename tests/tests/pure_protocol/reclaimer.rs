@@ -1,0 +1,379 @@
+//! Steps of reclaimers. Each bears the name of the function that takes it in the code.
+//!
+//! Pins are shown by the evidence of a listing or not, as it happens: the live set may be as stale as it likes. So every
+//! name can be examined and condemned here, and safety rests on what comes after.
+
+use crate::protocol::{Flaw, Locks, Look, Protocol, Step, Who};
+use crate::world::{Entered, GENERATIONS, Lock, Name, OBJECTS, Object, Phase, Place, Reclaimer, Then, World};
+
+impl Protocol {
+    pub(crate) fn reclaimer_steps(&self, world: &World, index: usize, steps: &mut Vec<Step>) {
+        let own = world.reclaimers[index];
+        let mut turn = Turn { protocol: self, world, index, own, steps };
+        match own.phase {
+            Phase::Off => turn.run(),
+            Phase::Opened(store, then) => turn.lock(store, then),
+            Phase::Locked(store, then) => turn.leads_to(store, then),
+            Phase::RootLocked(then) => turn.root_locked(then),
+            Phase::Leftovers => turn.leftovers(),
+            Phase::List => turn.list(),
+            Phase::Examined(object, name) => turn.condemn(object, name),
+            Phase::Checked(name) => turn.delete(name),
+            Phase::Swapped(object, name) => turn.swapped(object, name),
+            Phase::Wait { generations } => turn.wait(generations),
+            Phase::Look(look) => turn.look(look),
+            Phase::End => turn.end(),
+            Phase::Confirmed(object) => turn.remove(object),
+        }
+        if own.phase != Phase::Off {
+            let mut next = *world;
+            turn_off(&mut next, index);
+            steps.push(Step::wild(Who::Reclaimer(index), "crash", None, next));
+        }
+    }
+}
+
+/// Ends a process: its locks and its probes go with it. Calls under way are stragglers to the next one.
+fn turn_off(world: &mut World, index: usize) {
+    world.reclaimers[index] = Reclaimer::default();
+    for call in world.launchers.iter_mut().filter_map(|launcher| launcher.call.as_mut()) {
+        call.entered[index] = Entered::Before;
+    }
+}
+
+/// Where a reclaimer goes on that has found no store.
+fn without_store(then: Then) -> Phase {
+    match then {
+        Then::Leftovers | Then::List => Phase::List,
+        Then::Condemn(object, name) => Phase::Examined(object, name),
+    }
+}
+
+fn bit(object: Object) -> u8 {
+    1 << object
+}
+
+/// One reclaimer's turn.
+struct Turn<'t> {
+    protocol: &'t Protocol,
+    world: &'t World,
+    index: usize,
+    own: Reclaimer,
+    steps: &'t mut Vec<Step>,
+}
+
+impl Turn<'_> {
+    /// The world with this reclaimer in another phase.
+    fn with(&self, phase: Phase) -> World {
+        self.with_own(Reclaimer { phase, ..self.own })
+    }
+
+    fn with_own(&self, own: Reclaimer) -> World {
+        let mut next = *self.world;
+        next.reclaimers[self.index] = own;
+        next
+    }
+
+    fn off(&self) -> World {
+        let mut next = *self.world;
+        turn_off(&mut next, self.index);
+        next
+    }
+
+    fn calm(&mut self, function: &'static str, about: Option<u8>, ending: &'static str, next: World) {
+        self.steps.push(Step::calm(Who::Reclaimer(self.index), function, about, next).ending(ending));
+    }
+
+    fn wild(&mut self, function: &'static str, about: Option<u8>, ending: &'static str, next: World) {
+        self.steps.push(Step::wild(Who::Reclaimer(self.index), function, about, next).ending(ending));
+    }
+
+    fn run(&mut self) {
+        if self.protocol.has(Flaw::Naive) {
+            return self.calm("run", None, "", self.with(Phase::List));
+        }
+        let phase = match self.world.store {
+            Some(store) => Phase::Opened(store, Then::Leftovers),
+            None => Phase::List,
+        };
+        self.calm(
+            "Store::open_existing",
+            None,
+            if self.world.store.is_some() { "" } else { "ENOENT" },
+            self.with(phase),
+        );
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Reclaimer> {
+        let others = self.world.reclaimers.iter().enumerate().filter(|(index, _)| *index != self.index);
+        others.map(|(_, reclaimer)| reclaimer)
+    }
+
+    fn lock(&mut self, store: u8, then: Then) {
+        let is_held = self.others().any(|other| other.lock == Lock::Store(store));
+        if is_held && !self.protocol.has(Flaw::NoLock) {
+            return self.calm("lock", None, "busy", self.off());
+        }
+        let own = Reclaimer { lock: Lock::Store(store), phase: Phase::Locked(store, then), ..self.own };
+        self.calm("lock", None, "", self.with_own(own));
+    }
+
+    fn leads_to(&mut self, store: u8, then: Then) {
+        if self.world.store == Some(store) || self.protocol.has(Flaw::NoLeadsTo) {
+            let root_is_locked = self.others().any(|other| other.lock == Lock::Root);
+            if root_is_locked && self.protocol.locks == Locks::Together {
+                return self.calm("leads_to", None, "the root is locked", self.off());
+            }
+            let phase = match then {
+                Then::Leftovers => Phase::Leftovers,
+                Then::List => Phase::List,
+                Then::Condemn(object, name) => Phase::Examined(object, name),
+            };
+            return self.calm("leads_to", None, "", self.with(phase));
+        }
+        // It is opened once more, and for condemning it is made where it is not there.
+        let phase = self.world.store.map_or(without_store(then), |store| Phase::Opened(store, then));
+        let next = self.with_own(Reclaimer { lock: Lock::None, phase, ..self.own });
+        self.calm("leads_to", None, "it does not any more", next);
+    }
+
+    fn leftovers(&mut self) {
+        let group = self.all(|place| matches!(place, Place::Condemned(_)));
+        let own = Reclaimer { group, ..self.own };
+        let (protocol, next) = (self.protocol, self.with_own(own));
+        let next = match () {
+            () if group == 0 => self.with(Phase::List),
+            () if protocol.has(Flaw::LeftoversUnconfirmed) => self.with_own(Reclaimer { phase: Phase::End, ..own }),
+            () => conclude(protocol, next, self.index),
+        };
+        self.calm("leftovers", None, if group == 0 { "none" } else { "" }, next);
+    }
+
+    fn all(&self, which: impl Fn(Place) -> bool) -> u8 {
+        (0..OBJECTS as Object).filter(|object| which(self.world.place(*object))).map(bit).sum()
+    }
+
+    fn list(&mut self) {
+        let own = self.own;
+        for name in 0..self.protocol.names {
+            let Some(object) = self.world.at(name) else { continue };
+            if self.protocol.has(Flaw::Naive) {
+                if !self.world.is_pinned(object) {
+                    self.calm("check", Some(object), "", self.with(Phase::Checked(name)));
+                }
+                continue;
+            }
+            self.calm("examine", Some(object), "", self.with(Phase::Examined(object, name)));
+        }
+        for object in (0..OBJECTS as Object).filter(|object| own.group & bit(*object) == 0) {
+            if !matches!(self.world.place(object), Place::Makeshift(_)) {
+                continue;
+            }
+            match own.lock {
+                Lock::None => self.lock_root(Then::List),
+                _ => {
+                    let next = self.with_own(Reclaimer { group: own.group | bit(object), ..own });
+                    self.calm("makeshift_leftover", Some(object), "", next);
+                }
+            }
+        }
+        if own.group != 0 {
+            let next = conclude(self.protocol, *self.world, self.index);
+            return self.calm("conclude", None, "", next);
+        }
+        // The store goes with the lock on it still held, and only when it is empty.
+        let mut next = self.off();
+        let is_empty = self.all(|place| matches!(place, Place::Condemned(_))) == 0;
+        if let (Lock::Store(store), true) = (own.lock, is_empty)
+            && self.world.store == Some(store)
+        {
+            next.store = None;
+        }
+        self.calm("Store::close", None, "", next);
+    }
+
+    fn lock_root(&mut self, then: Then) {
+        if self.others().any(|other| other.lock == Lock::Root) {
+            return self.calm("Store::lock_root", None, "busy", self.off());
+        }
+        let phase = match self.protocol.locks {
+            Locks::Apart => without_store(then),
+            Locks::Together => Phase::RootLocked(then),
+        };
+        let next = self.with_own(Reclaimer { lock: Lock::Root, phase, ..self.own });
+        self.calm("Store::lock_root", None, "", next);
+    }
+
+    fn root_locked(&mut self, then: Then) {
+        let next = match self.world.store {
+            None => self.with(without_store(then)),
+            // There is one now, so that is what has to be locked.
+            Some(store) => self.with_own(Reclaimer { lock: Lock::None, phase: Phase::Opened(store, then), ..self.own }),
+        };
+        self.calm("Store::lock_root", None, if self.world.store.is_none() { "no store" } else { "a store" }, next);
+    }
+
+    fn condemn(&mut self, object: Object, name: Name) {
+        if self.own.lock == Lock::None {
+            let mut next = *self.world;
+            let store = next.store.unwrap_or_else(|| self.world.store_identity());
+            next.store = Some(store);
+            let phase = Phase::Opened(store, Then::Condemn(object, name));
+            next.reclaimers[self.index] = Reclaimer { phase, ..self.own };
+            self.calm("Store::open", None, "", next);
+            if self.protocol.full && self.world.store.is_none() {
+                self.lock_root(Then::Condemn(object, name));
+            }
+            return;
+        }
+        let place = match self.own.lock {
+            Lock::Root => Place::Makeshift(name),
+            _ => Place::Condemned(name),
+        };
+        let found = self.world.at(name);
+        let mut next = match found {
+            None => self.with(Phase::List),
+            Some(found) if found == object => {
+                self.with_own(Reclaimer { phase: Phase::List, group: self.own.group | bit(object), ..self.own })
+            }
+            Some(found) => self.with(Phase::Swapped(found, name)),
+        };
+        if let Some(found) = found {
+            next.put(found, place);
+        }
+        self.calm("condemn", Some(object), if found.is_some() { "" } else { "vanished" }, next);
+    }
+
+    fn swapped(&mut self, object: Object, name: Name) {
+        let mut next = self.with(Phase::List);
+        let is_free = self.world.at(name).is_none();
+        if is_free {
+            next.put(object, Place::Root(name));
+        }
+        let ending =
+            if is_free { "it was swapped, and is given back" } else { "it was swapped, and its name is taken" };
+        self.calm("condemn", Some(object), ending, next);
+    }
+
+    /// Generation by generation, as each is seen empty. Counters are read one after another in the code, left before
+    /// entered, which shows a generation as empty only if it was at the moment of the first reading.
+    fn wait(&mut self, generations: u8) {
+        for generation in (0..GENERATIONS).filter(|generation| generations & (1 << generation) != 0) {
+            if is_empty(self.world, self.index, generation) {
+                let phase = Phase::Wait { generations: generations & !(1 << generation) };
+                self.calm("is_empty", Some(generation), "", self.with(phase));
+            }
+        }
+        let mut calls = self.world.launchers.iter().filter_map(|launcher| launcher.call);
+        let none_is_inside = calls.all(|call| call.entered[self.index] != Entered::Before);
+        if generations == 0 && (none_is_inside || self.protocol.has(Flaw::NoStragglers)) {
+            return self.calm("look_again", None, "", look_first(self.protocol, *self.world, self.index));
+        }
+        self.give_all_back("wait_since", "overdue");
+    }
+
+    fn give_all_back(&mut self, function: &'static str, ending: &'static str) {
+        let next = self.with_own(Reclaimer { phase: Phase::End, denied: self.own.group, stirred: false, ..self.own });
+        self.wild(function, None, ending, next);
+    }
+
+    fn look(&mut self, look: u8) {
+        let Some(taken) = self.protocol.looks.get(usize::from(look)) else { return self.prove() };
+        let world = self.world;
+        let (function, shows): (_, &dyn Fn(Object) -> bool) = match taken {
+            Look::Walk => ("walk", &|object| world.is_pinned(object)),
+            Look::References => ("refer", &|object| world.is_referred_to(object)),
+        };
+        // A pin counts under either name: that of the condemned entry, and the one that it had.
+        let denies = |object: &Object| {
+            let by_name = match (world.place(*object), taken) {
+                (Place::Condemned(name) | Place::Makeshift(name), Look::Walk) => world.at(name),
+                _ => None,
+            };
+            self.own.group & bit(*object) != 0 && (shows(*object) || by_name.is_some_and(shows))
+        };
+        let denied: u8 = (0..OBJECTS as Object).filter(denies).map(bit).sum();
+        let own = Reclaimer { phase: Phase::Look(look + 1), denied: self.own.denied | denied, ..self.own };
+        self.calm(function, None, "", self.with_own(own));
+        self.give_all_back("prove", "no evidence");
+    }
+
+    fn prove(&mut self) {
+        let own = Reclaimer { stirred: false, ..self.own };
+        if self.own.stirred {
+            let next = self.with_own(Reclaimer { phase: Phase::Look(0), denied: 0, ..own });
+            return self.calm("prove", None, "mount calls were made meanwhile: again", next);
+        }
+        self.calm("prove", None, "", self.with_own(Reclaimer { phase: Phase::End, ..own }));
+    }
+
+    fn end(&mut self) {
+        let own = self.own;
+        let Some(object) = (0..OBJECTS as Object).find(|object| own.group & bit(*object) != 0) else {
+            return self.calm("end", None, "all of the group", self.with(Phase::List));
+        };
+        let without = Reclaimer { group: own.group & !bit(object), denied: own.denied & !bit(object), ..own };
+        if own.denied & bit(object) == 0 {
+            return self.calm("confirm", Some(object), "", self.with(Phase::Confirmed(object)));
+        }
+        let (Place::Condemned(name) | Place::Makeshift(name)) = self.world.place(object) else {
+            // Another reclaimer has brought it to its end.
+            return self.calm("restore", Some(object), "ENOENT", self.with_own(without));
+        };
+        let mut next = self.with_own(without);
+        let ending = match self.world.at(name) {
+            None => "",
+            Some(other) if self.protocol.has(Flaw::RestoreReplaces) => {
+                next.put(other, Place::Gone);
+                next.lost = true;
+                "in the place of another"
+            }
+            Some(_) => "its name is taken, it stays",
+        };
+        if next.at(name).is_none() {
+            next.put(object, Place::Root(name));
+        }
+        self.calm("restore", Some(object), ending, next);
+    }
+
+    fn remove(&mut self, object: Object) {
+        let own = self.own;
+        let without = Reclaimer { phase: Phase::End, group: own.group & !bit(object), ..own };
+        let mut next = self.with_own(without);
+        self.wild("remove", Some(object), "stuck", next);
+        if matches!(self.world.place(object), Place::Condemned(_) | Place::Makeshift(_)) {
+            next.put(object, Place::Gone);
+        }
+        self.calm("remove", Some(object), "", next);
+    }
+
+    fn delete(&mut self, name: Name) {
+        let mut next = self.with(Phase::List);
+        let found = self.world.at(name);
+        if let Some(found) = found {
+            next.put(found, Place::Gone);
+        }
+        self.calm("delete", found, "", next);
+    }
+}
+
+/// Moves the generation of the clock on, and begins to wait for the others.
+fn conclude(protocol: &Protocol, mut world: World, index: usize) -> World {
+    let own = world.reclaimers[index];
+    let next = (0..GENERATIONS).find(|next| *next != own.generation && is_empty(&world, index, *next));
+    let others = (0..GENERATIONS).filter(|generation| Some(*generation) != next);
+    let phase = Phase::Wait { generations: others.map(|generation| 1 << generation).sum() };
+    world.reclaimers[index] = Reclaimer { phase, generation: next.unwrap_or(own.generation), ..own };
+    if protocol.has(Flaw::NoWait) { look_first(protocol, world, index) } else { world }
+}
+
+fn is_empty(world: &World, index: usize, generation: u8) -> bool {
+    let mut calls = world.launchers.iter().filter_map(|launcher| launcher.call);
+    calls.all(|call| call.entered[index] != Entered::Under(generation))
+}
+
+fn look_first(protocol: &Protocol, mut world: World, index: usize) -> World {
+    let phase = if protocol.has(Flaw::NoConfirm) { Phase::End } else { Phase::Look(0) };
+    world.reclaimers[index] = Reclaimer { phase, denied: 0, stirred: false, ..world.reclaimers[index] };
+    world
+}
