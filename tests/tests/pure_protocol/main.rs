@@ -22,6 +22,7 @@
 //!   steps here. A generation is seen as empty in one step, though two counters are read: the code reads "left" before
 //!   "entered", so they are equal only if it was empty at the first reading.
 //! - A batch has no name here. In the code `begin_batch` makes another one whenever two entries would meet.
+//! - The thread that removes a group while the next is condemned is one for every group, however small.
 //! - Looking at all mounts is one step. So is looking at all references.
 //! - Evidence that cannot be taken, a call that hangs and a removal that fails can happen at any time.
 //!
@@ -54,11 +55,11 @@ use stateright::{Checker as _, HasDiscoveries, Model as _};
 use std::time::Instant;
 use world::{Object, Place};
 
-/// As the code looks: at mounts alone.
+/// A launcher that binds by path: then a look at mounts is enough.
 const PLAIN: Protocol = Protocol::PLAIN;
 /// Two reclaimers.
-const TWO: Protocol = Protocol { reclaimers: 2, entries: 2, ..PLAIN };
-/// A launcher that binds by a descriptor, and a confirmation that looks for descriptors: before mounts, and once more.
+const TWO: Protocol = Protocol { reclaimers: 2, entries: 2, stranger: false, ..PLAIN };
+/// A launcher that binds by a descriptor. The code looks for descriptors before it looks at mounts, and once more.
 const REFERENCES: Protocol =
     Protocol { launchers: &[Way::Descriptor], looks: &[Look::References, Look::Walk, Look::References], ..PLAIN };
 
@@ -109,11 +110,10 @@ fn breaks(what: &str, protocol: Protocol, property: &'static str) {
 
 #[test]
 fn every_step_stands_for_a_function_of_the_code() {
-    let launchers = &[Way::Path, Way::Descriptor];
     let variants = [
-        Protocol { names: 2, owner: true, ..PLAIN },
-        Protocol { full: true, ..PLAIN },
-        Protocol { opening: Opening::InTwoSteps, reopening: true, launchers, entries: 2, ..PLAIN },
+        Protocol { names: 2, entries: 2, owner: true, ..PLAIN },
+        Protocol { full: true, entries: 2, ..PLAIN },
+        Protocol { opening: Opening::InTwoSteps, reopening: true, entries: 2, ..REFERENCES },
     ];
     let graphs = variants.map(|protocol| Graph::explore(&protocol, |_, _| {}));
     mapping::check(&graphs.into_iter().flat_map(|graph| graph.functions).collect());
@@ -122,8 +122,8 @@ fn every_step_stands_for_a_function_of_the_code() {
 #[test]
 fn binds_by_path_are_safe_and_every_crash_leads_on() {
     holds("one launcher", PLAIN);
-    holds("two names and an owner who renames", Protocol { names: 2, owner: true, ..PLAIN });
-    holds("a file system that is full at times", Protocol { full: true, ..PLAIN });
+    holds("two names and an owner who renames", Protocol { names: 2, entries: 2, owner: true, ..PLAIN });
+    holds("a file system that is full at times", Protocol { full: true, entries: 2, ..PLAIN });
     is_safe("two launchers", Protocol { launchers: &[Way::Path, Way::Path], entries: 2, ..PLAIN });
 }
 
@@ -146,10 +146,11 @@ fn the_lock_of_the_root_does_not_keep_out_who_finds_room_for_a_store() {
 
 #[test]
 fn binds_by_descriptor_are_safe_where_references_are_looked_for() {
-    holds("by descriptor", REFERENCES);
+    is_safe("by descriptor", REFERENCES);
+    holds("by descriptor, with less room", Protocol { entries: 2, ..REFERENCES });
     let launchers = &[Way::Path, Way::Descriptor];
     is_safe("by path and by descriptor", Protocol { launchers, entries: 2, ..REFERENCES });
-    holds("references before mounts", Protocol { looks: &[Look::References, Look::Walk], ..REFERENCES });
+    is_safe("references once, before mounts", Protocol { looks: &[Look::References, Look::Walk], ..REFERENCES });
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn a_mount_that_turns_into_a_descriptor_and_back_is_seen_only_in_stillness() {
     let reopening = Protocol { reopening: true, ..REFERENCES };
     breaks("a mount becomes a descriptor", reopening, NO_DEAD_PIN);
     let looks = &[Look::References, Look::Walk];
-    holds("looking until all is still", Protocol { until_still: true, looks, ..reopening });
+    holds("looking until all is still", Protocol { until_still: true, looks, entries: 2, ..reopening });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The model: which steps can be taken in a world, and what must never be.
 
-use crate::world::{OBJECTS, Object, Phase, Place, World};
+use crate::world::{OBJECTS, Object, Place, World};
 use stateright::{Model, Property};
 use std::fmt;
 
@@ -246,8 +246,7 @@ pub(crate) fn is_settled(world: &World) -> bool {
 pub(crate) fn removes_with_leave(before: &World, step: &Step) -> bool {
     (0..OBJECTS as Object).all(|object| {
         let ended = before.place(object) != Place::Gone && step.next.place(object) == Place::Gone;
-        let leave =
-            matches!(step.who, Who::Reclaimer(index) if before.reclaimers[index].phase == Phase::Confirmed(object));
+        let leave = matches!(step.who, Who::Reclaimer(index) if before.reclaimers[index].confirmed == Some(object));
         !ended || (leave && step.function == "remove")
     })
 }

@@ -22,9 +22,10 @@ impl Protocol {
             Phase::Swapped(object, name) => turn.swapped(object, name),
             Phase::Wait { generations } => turn.wait(generations),
             Phase::Look(look) => turn.look(look),
-            Phase::End => turn.end(),
-            Phase::Confirmed(object) => turn.remove(object),
+            Phase::Finish => turn.finish(),
+            Phase::GiveBack => turn.give_back(),
         }
+        turn.other_hand();
         if own.phase != Phase::Off {
             let mut next = *world;
             turn_off(&mut next, index);
@@ -143,7 +144,7 @@ impl Turn<'_> {
         let (protocol, next) = (self.protocol, self.with_own(own));
         let next = match () {
             () if group == 0 => self.with(Phase::List),
-            () if protocol.has(Flaw::LeftoversUnconfirmed) => self.with_own(Reclaimer { phase: Phase::End, ..own }),
+            () if protocol.has(Flaw::LeftoversUnconfirmed) => self.with_own(hand_over(own)),
             () => conclude(protocol, next, self.index),
         };
         self.calm("leftovers", None, if group == 0 { "none" } else { "" }, next);
@@ -165,7 +166,7 @@ impl Turn<'_> {
             }
             self.calm("examine", Some(object), "", self.with(Phase::Examined(object, name)));
         }
-        for object in (0..OBJECTS as Object).filter(|object| own.group & bit(*object) == 0) {
+        for object in (0..OBJECTS as Object).filter(|object| own.known() & bit(*object) == 0) {
             if !matches!(self.world.place(object), Place::Makeshift(_)) {
                 continue;
             }
@@ -177,9 +178,13 @@ impl Turn<'_> {
                 }
             }
         }
+        self.take();
         if own.group != 0 {
             let next = conclude(self.protocol, *self.world, self.index);
             return self.calm("conclude", None, "", next);
+        }
+        if own.known() != 0 {
+            return;
         }
         // The store goes with the lock on it still held, and only when it is empty.
         let mut next = self.off();
@@ -267,13 +272,13 @@ impl Turn<'_> {
         let mut calls = self.world.launchers.iter().filter_map(|launcher| launcher.call);
         let none_is_inside = calls.all(|call| call.entered[self.index] != Entered::Before);
         if generations == 0 && (none_is_inside || self.protocol.has(Flaw::NoStragglers)) {
-            return self.calm("look_again", None, "", look_first(self.protocol, *self.world, self.index));
+            return self.calm("look_again", None, "", self.with(Phase::Finish));
         }
         self.give_all_back("wait_since", "overdue");
     }
 
     fn give_all_back(&mut self, function: &'static str, ending: &'static str) {
-        let next = self.with_own(Reclaimer { phase: Phase::End, denied: self.own.group, stirred: false, ..self.own });
+        let next = self.with_own(Reclaimer { phase: Phase::GiveBack, denied: 0, stirred: false, ..self.own });
         self.wild(function, None, ending, next);
     }
 
@@ -304,23 +309,39 @@ impl Turn<'_> {
             let next = self.with_own(Reclaimer { phase: Phase::Look(0), denied: 0, ..own });
             return self.calm("prove", None, "mount calls were made meanwhile: again", next);
         }
-        self.calm("prove", None, "", self.with_own(Reclaimer { phase: Phase::End, ..own }));
+        self.calm("prove", None, "", self.with_own(hand_over(own)));
     }
 
-    fn end(&mut self) {
+    /// Every entry of the group gets its name back, for want of evidence.
+    fn give_back(&mut self) {
         let own = self.own;
-        let Some(object) = (0..OBJECTS as Object).find(|object| own.group & bit(*object) != 0) else {
-            return self.calm("end", None, "all of the group", self.with(Phase::List));
-        };
-        let without = Reclaimer { group: own.group & !bit(object), denied: own.denied & !bit(object), ..own };
-        if own.denied & bit(object) == 0 {
-            return self.calm("confirm", Some(object), "", self.with(Phase::Confirmed(object)));
+        match (0..OBJECTS as Object).find(|object| own.group & bit(*object) != 0) {
+            Some(object) => self.restore(object, Reclaimer { group: own.group & !bit(object), ..own }),
+            None => self.calm("conclude", None, "all were given back", self.with(Phase::List)),
         }
+    }
+
+    /// Waits until the other hand is through, and takes what it leaves.
+    fn finish(&mut self) {
+        self.take();
+        if self.own.known() == self.own.group {
+            self.calm("finish", None, "", look_first(self.protocol, *self.world, self.index));
+        }
+    }
+
+    fn take(&mut self) {
+        let own = self.own;
+        if let Some(object) = (0..OBJECTS as Object).find(|object| own.back & bit(*object) != 0) {
+            self.restore(object, Reclaimer { back: own.back & !bit(object), ..own });
+        }
+    }
+
+    fn restore(&mut self, object: Object, own: Reclaimer) {
+        let mut next = self.with_own(own);
         let (Place::Condemned(name) | Place::Makeshift(name)) = self.world.place(object) else {
             // Another reclaimer has brought it to its end.
-            return self.calm("restore", Some(object), "ENOENT", self.with_own(without));
+            return self.calm("restore", Some(object), "ENOENT", next);
         };
-        let mut next = self.with_own(without);
         let ending = match self.world.at(name) {
             None => "",
             Some(other) if self.protocol.has(Flaw::RestoreReplaces) => {
@@ -336,15 +357,24 @@ impl Turn<'_> {
         self.calm("restore", Some(object), ending, next);
     }
 
-    fn remove(&mut self, object: Object) {
+    /// Steps of the thread that removes one group while the next is being condemned.
+    fn other_hand(&mut self) {
         let own = self.own;
-        let without = Reclaimer { phase: Phase::End, group: own.group & !bit(object), ..own };
-        let mut next = self.with_own(without);
-        self.wild("remove", Some(object), "stuck", next);
-        if matches!(self.world.place(object), Place::Condemned(_) | Place::Makeshift(_)) {
-            next.put(object, Place::Gone);
+        if let Some(object) = own.confirmed {
+            let mut next = self.with_own(Reclaimer { confirmed: None, ..own });
+            self.wild("remove", Some(object), "stuck", next);
+            if matches!(self.world.place(object), Place::Condemned(_) | Place::Makeshift(_)) {
+                next.put(object, Place::Gone);
+            }
+            return self.calm("remove", Some(object), "", next);
         }
-        self.calm("remove", Some(object), "", next);
+        let Some(object) = (0..OBJECTS as Object).find(|object| own.hand & bit(*object) != 0) else { return };
+        let rest = Reclaimer { hand: own.hand & !bit(object), refused: own.refused & !bit(object), ..own };
+        if own.refused & bit(object) != 0 {
+            let next = self.with_own(Reclaimer { back: own.back | bit(object), ..rest });
+            return self.calm("end", Some(object), "denied", next);
+        }
+        self.calm("confirm", Some(object), "", self.with_own(Reclaimer { confirmed: Some(object), ..rest }));
     }
 
     fn delete(&mut self, name: Name) {
@@ -364,7 +394,10 @@ fn conclude(protocol: &Protocol, mut world: World, index: usize) -> World {
     let others = (0..GENERATIONS).filter(|generation| Some(*generation) != next);
     let phase = Phase::Wait { generations: others.map(|generation| 1 << generation).sum() };
     world.reclaimers[index] = Reclaimer { phase, generation: next.unwrap_or(own.generation), ..own };
-    if protocol.has(Flaw::NoWait) { look_first(protocol, world, index) } else { world }
+    if protocol.has(Flaw::NoWait) {
+        world.reclaimers[index].phase = Phase::Finish;
+    }
+    world
 }
 
 fn is_empty(world: &World, index: usize, generation: u8) -> bool {
@@ -373,7 +406,12 @@ fn is_empty(world: &World, index: usize, generation: u8) -> bool {
 }
 
 fn look_first(protocol: &Protocol, mut world: World, index: usize) -> World {
-    let phase = if protocol.has(Flaw::NoConfirm) { Phase::End } else { Phase::Look(0) };
-    world.reclaimers[index] = Reclaimer { phase, denied: 0, stirred: false, ..world.reclaimers[index] };
+    let own = Reclaimer { phase: Phase::Look(0), denied: 0, stirred: false, ..world.reclaimers[index] };
+    world.reclaimers[index] = if protocol.has(Flaw::NoConfirm) { hand_over(own) } else { own };
     world
+}
+
+/// Hands the group over to the thread that removes, and goes on with the listing.
+fn hand_over(own: Reclaimer) -> Reclaimer {
+    Reclaimer { phase: Phase::List, hand: own.group, refused: own.denied, group: 0, denied: 0, ..own }
 }

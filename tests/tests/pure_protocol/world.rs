@@ -101,9 +101,10 @@ pub(crate) enum Phase {
     },
     /// Which look at the evidence comes next.
     Look(u8),
-    End,
-    /// It has leave to remove this entry.
-    Confirmed(Object),
+    /// It waits for its other hand, which removes the group before.
+    Finish,
+    /// The group gets its names back.
+    GiveBack,
 }
 
 /// Whose lock is held.
@@ -126,6 +127,14 @@ pub(crate) struct Reclaimer {
     pub(crate) group: u8,
     /// Those that are to have their names back.
     pub(crate) denied: u8,
+    /// Entries that its other hand, a thread, brings to an end meanwhile.
+    pub(crate) hand: u8,
+    /// Those of them that are to have their names back.
+    pub(crate) refused: u8,
+    /// Those that the hand is through with and that are to have their names back.
+    pub(crate) back: u8,
+    /// The entry that the hand has leave to remove.
+    pub(crate) confirmed: Option<Object>,
     /// The generation of its clock.
     pub(crate) generation: u8,
     /// A mount call was made while it looked at the evidence.
@@ -133,6 +142,11 @@ pub(crate) struct Reclaimer {
 }
 
 impl Reclaimer {
+    /// Every condemned entry that it knows of.
+    pub(crate) fn known(&self) -> u8 {
+        self.group | self.hand | self.back | self.confirmed.map_or(0, |object| 1 << object)
+    }
+
     /// Whether it may move and remove: it holds a lock and has seen that this is the right one.
     pub(crate) fn is_inside(&self) -> bool {
         self.lock != Lock::None && !matches!(self.phase, Phase::Opened(..) | Phase::Locked(..) | Phase::RootLocked(_))
@@ -183,7 +197,7 @@ impl World {
     pub(crate) fn make(&mut self, name: Name, room: u8) -> Option<()> {
         let in_hand = |object: Object| {
             self.reclaimers.iter().any(|reclaimer| {
-                reclaimer.group & (1 << object) != 0
+                reclaimer.known() & (1 << object) != 0
                     || match reclaimer.phase {
                         Phase::Opened(_, Then::Condemn(examined, _))
                         | Phase::Locked(_, Then::Condemn(examined, _))
