@@ -63,10 +63,10 @@ impl Context {
         })
     }
 
-    /// Evidence about some places. Says first what missing capabilities will do to it.
+    /// Evidence about some places for one question. Says first what missing capabilities will do to it.
     pub(super) fn engine(&self, watch: Vec<Location>) -> Result<Engine, Error> {
         warn_of_capabilities();
-        Ok(Engine::open(EngineOptions { evidence: self.evidence, watch })?)
+        Ok(Engine::open(EngineOptions { evidence: self.evidence, watch, follow: false })?)
     }
 }
 

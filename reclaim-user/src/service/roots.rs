@@ -92,7 +92,7 @@ impl Roots {
     /// # Errors
     /// When no evidence can be taken.
     pub fn engine(&self, evidence: EvidenceChoice) -> Result<Engine, Error> {
-        Ok(Engine::open(EngineOptions { evidence, watch: self.watch() })?)
+        Ok(Engine::open(EngineOptions { evidence, watch: self.watch(), follow: true })?)
     }
 
     /// Names of the roots that can be found, in the order of their index in evidence.

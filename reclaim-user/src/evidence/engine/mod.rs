@@ -60,6 +60,9 @@ pub struct EngineOptions {
     pub evidence: EvidenceChoice,
     /// The roots to index, in the order that decisions name them by.
     pub watch: Vec<Location>,
+    /// Whether more than one question is to be answered, or anything removed. For a single question the best that works
+    /// is one scan: attaching probes takes longer than that, and slows every other program down meanwhile.
+    pub follow: bool,
 }
 
 /// Why there is no evidence.
@@ -113,9 +116,10 @@ impl Engine {
     /// # Errors
     /// When the producer asked for does not work here, or no mount table can be read at all.
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
-        let EngineOptions { evidence, watch } = options;
+        let EngineOptions { evidence, watch, follow } = options;
+        let evidence = if evidence == EvidenceChoice::Auto && !follow { EvidenceChoice::Scan } else { evidence };
         let (probes, probes_missing) = match evidence {
-            EvidenceChoice::Scan => (None, Some("not asked for: --evidence scan".to_owned())),
+            EvidenceChoice::Scan => (None, Some("not asked for: one scan is all that is used".to_owned())),
             EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk => {
                 match Probes::attach(ProbeOptions::default()) {
                     Ok(probes) => (Some(probes), None),
