@@ -73,12 +73,14 @@ pub(super) fn prove(
         false => Vec::new(),
     };
     let doubt = doubt(view, name, condemned.empty);
-    let proof = verdict::by_name(rules, name, pinned).and_then(|named| {
+    let referred = view.references.words(&key);
+    let proof = verdict::by_name(rules, name, pinned || referred.is_some()).and_then(|named| {
         let covered = view.coverage.covered(condemned.owner);
         verdict::by_evidence(doubt.is_some(), view.coverage.complete(), covered).map(|()| named)
     });
     Proof(proof.map_err(|reason| match reason {
-        Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: None },
+        Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: referred },
+        Reason::Pinned if referred.is_some() => Denied { reason, pins: Vec::new(), detail: referred },
         Reason::Pinned => Denied { reason, pins: Vec::new(), detail: doubt },
         _ => Denied::of(reason),
     }))
@@ -91,7 +93,7 @@ pub(super) fn is_pinned(root: usize, view: &View<'_>, batch: &Batch, condemned: 
 
 /// A layer that could not be resolved and could be this entry or in it, for people.
 pub(super) fn doubt(view: &View<'_>, name: &[u8], empty: bool) -> Option<String> {
-    let (namespace, layer) = view.pins.doubt(name, empty)?;
+    let (namespace, layer) = view.pins.doubt(name, empty, view.walks)?;
     Some(format!(
         "the layer `{}` of a union file system in namespace {namespace} cannot be resolved and could be this entry",
         String::from_utf8_lossy(&layer.written)

@@ -14,9 +14,11 @@ mod walked;
 
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
+pub use walked::Asked;
 
-use super::clock::Waited;
+use super::clock::{Reading, Waited};
 use super::probes::{ProbeError, ProbeOptions, Probes};
+use super::references::{Finder, Gap};
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
 use super::walk::{WalkError, Walker};
@@ -24,11 +26,11 @@ use crate::model::coverage::Coverage;
 use crate::model::event::{Event, Hook};
 use crate::model::id::{Location, NamespaceId};
 use crate::model::live::{self, LiveSet};
+use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use walked::Asked;
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -95,6 +97,14 @@ pub struct Engine {
     walker: Option<Walker>,
     walk_missing: Option<String>,
     walk_coverage: Option<Coverage>,
+    /// The directories of the last walk that answered a question, and the mount clock right after it.
+    asked: Option<(Vec<Location>, Reading)>,
+    /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
+    unasked: bool,
+    finder: Finder,
+    references: References,
+    /// The claim of the last confirmation.
+    claim: Option<Coverage>,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -157,6 +167,11 @@ impl Engine {
             walker,
             walk_missing,
             walk_coverage: None,
+            asked: None,
+            unasked: true,
+            finder: Finder::default(),
+            references: References::NONE,
+            claim: None,
             live,
             taken: now,
             listed: now,
@@ -201,8 +216,87 @@ impl Engine {
         if self.probes.is_some() { Producer::Live } else { Producer::Scan }
     }
 
+    /// As [`EvidenceSource::consult`], and where the kernel can be walked, with every mount that relies on a child of one
+    /// of the directories, whoever holds it.
+    ///
+    /// # Errors
+    /// As [`EvidenceSource::consult`].
+    pub fn ask(&mut self, directories: &[Asked<'_>]) -> Result<View<'_>, EngineError> {
+        if self.probes.is_none() && !self.unasked {
+            // An answer goes on nothing that was read before the question.
+            self.baseline()?;
+        } else {
+            self.bring_up()?;
+        }
+        self.unasked = false;
+        if self.walker.is_none() || directories.is_empty() {
+            return Ok(self.view());
+        }
+        if self.walked_before(directories) || self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
+    }
+
+    /// Brings the live set up to all that the kernel had sent by now; without probes, to a scan that is recent.
+    fn bring_up(&mut self) -> Result<(), EngineError> {
+        if self.probes.is_none() {
+            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
+            if self.taken.elapsed() > LISTING_AGE {
+                self.baseline()?;
+            }
+            return Ok(());
+        }
+        self.take_events();
+        if self.live.has_gap() {
+            self.baseline()?;
+            return Ok(());
+        }
+        if self.listed.elapsed() > LISTING_AGE {
+            let listing = self.scanner.list_namespaces()?;
+            self.listed = Instant::now();
+            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
+        }
+        self.refresh()
+    }
+
+    /// Whether the last walk was of these directories, and no mount call has entered the kernel since.
+    fn walked_before(&self, directories: &[Asked<'_>]) -> bool {
+        let Some((places, then)) = &self.asked else { return false };
+        self.probes.as_ref().is_some_and(|probes| probes.clock().now() == *then && then.entered == then.left)
+            && directories.iter().all(|(_, place)| places.contains(place))
+    }
+
+    /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be.
+    fn walk_each(&mut self, directories: &[Asked<'_>]) -> bool {
+        let Some(walker) = &mut self.walker else { return false };
+        self.asked = None;
+        let mut pins = Vec::new();
+        for directory in directories {
+            match walked::walk(walker, std::slice::from_ref(directory)) {
+                Ok(found) => pins.extend(found),
+                Err(error) => {
+                    debug!("{} was not walked: {}", directory.1, error_chain(&error));
+                    return false;
+                }
+            }
+        }
+        self.live.see(pins);
+        if let Some(probes) = &self.probes {
+            let places = directories.iter().map(|(_, place)| place.clone()).collect();
+            self.asked = Some((places, probes.clock().now()));
+        }
+        true
+    }
+
+    /// The view right after a walk that came to its end.
+    fn walked(&mut self) -> View<'_> {
+        let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
+        let references = const { &References::NONE };
+        View { pins: self.live.pins(), coverage: claim, references, producer: Producer::Walk, walks: true }
+    }
+
     fn view(&self) -> View<'_> {
-        View { pins: self.live.pins(), coverage: self.live.coverage(), producer: self.producer() }
+        let references = const { &References::NONE };
+        let (pins, coverage) = (self.live.pins(), self.live.coverage());
+        View { pins, coverage, references, producer: self.producer(), walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -291,25 +385,11 @@ impl EvidenceSource for Engine {
     type Error = EngineError;
 
     fn consult(&mut self) -> Result<View<'_>, EngineError> {
-        if self.probes.is_none() {
-            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
-            if self.taken.elapsed() > LISTING_AGE {
-                self.baseline()?;
-            }
-            return Ok(self.view());
-        }
-        self.take_events();
-        if self.live.has_gap() {
-            self.baseline()?;
-            return Ok(self.view());
-        }
-        if self.listed.elapsed() > LISTING_AGE {
-            let listing = self.scanner.list_namespaces()?;
-            self.listed = Instant::now();
-            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
-        }
-        self.refresh()?;
-        Ok(self.view())
+        // What a walk saw is true of its moment only.
+        self.live.see(Vec::new());
+        self.asked = None;
+        self.bring_up()?;
+        Ok(View { walks: self.walker.is_some(), ..self.view() })
     }
 
     fn settle(&mut self, limit: Duration) -> Settled {
@@ -330,6 +410,38 @@ impl EvidenceSource for Engine {
     }
 
     fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {
+        // Before mounts: whoever binds an entry and lets go of what it was bound by is seen by the one or the other.
+        let mut gaps = self.refer(condemned, References::NONE);
+        let producer = self.confirm_mounts(root, condemned)?;
+        if self.finder.is_quick() {
+            // Once more, for a descriptor that a call under way got by the old path.
+            let references = std::mem::take(&mut self.references);
+            gaps = self.refer(condemned, references);
+        }
+        let mut claim = match producer {
+            Producer::Walk => self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities())).clone(),
+            Producer::Live | Producer::Scan => self.live.coverage().clone(),
+        };
+        for (cause, count, reach) in gaps {
+            claim.lower(cause, count, reach);
+        }
+        let coverage = self.claim.insert(claim);
+        let walks = producer == Producer::Walk;
+        Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer, walks })
+    }
+}
+
+impl Engine {
+    /// Looks for references to condemned entries and adds them to those that are known already.
+    fn refer(&mut self, condemned: &[CondemnedIn<'_>], known: References) -> Vec<Gap> {
+        let found = self.finder.find(condemned);
+        self.references = known;
+        self.references.extend(found.references);
+        found.gaps
+    }
+
+    /// Brings the live set up to the moment for condemned entries. Returns who speaks for it.
+    fn confirm_mounts(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Producer, EngineError> {
         // What tables show is brought up to the moment first: a pin that anyone sees wins, and the work directory of an
         // overlay is a layer that no mount shows.
         if self.walker.is_none() || self.probes.is_none() || self.live.has_gap() {
@@ -344,16 +456,16 @@ impl EvidenceSource for Engine {
         };
         let asked: Vec<Asked<'_>> = condemned.iter().map(|condemned| (condemned.directory, place(condemned))).collect();
         match self.walker.as_mut().map(|walker| walked::walk(walker, &asked)) {
-            None => Ok(self.view()),
+            None => Ok(self.producer()),
             Some(Ok(pins)) => {
                 self.live.see(pins);
-                let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
-                Ok(View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk })
+                self.asked = None;
+                Ok(Producer::Walk)
             }
             Some(Err(error)) => {
                 warn!("the kernel's own list of mounts cannot be relied on: {}", error_chain(&error));
                 self.baseline()?;
-                Ok(self.view())
+                Ok(self.producer())
             }
         }
     }
