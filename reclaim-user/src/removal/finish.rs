@@ -12,7 +12,7 @@ use crate::config::RootConfig;
 use crate::model::report::Reason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -111,10 +111,7 @@ impl Hand {
 
     /// Results so far, without waiting. None when there are none at the moment.
     pub(super) fn ready(&self) -> Option<Vec<Ended>> {
-        match self.results.try_recv() {
-            Ok(results) => Some(results),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.results.try_recv().ok()
     }
 
     /// Waits for results. Empty when there are none in time, none when the thread is through.

@@ -43,6 +43,33 @@ fn everything_stale_goes_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
+    let room = Room::new();
+    for index in 0..3_000 {
+        room.stale(format!("entry-{index}"));
+    }
+    let (root, outside) = (room.root(), room.path("outside"));
+    let (keep, held) = std::sync::mpsc::channel();
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || {
+        fs::write(condemned(&root, "entry-7").join("work"), "work").unwrap();
+        let leased = File::open(condemned(&root, "entry-1500")).unwrap();
+        let lease = nix::fcntl::Flock::lock(leased, nix::fcntl::FlockArg::LockExclusiveNonblock).unwrap();
+        keep.send((lease, Sandbox::bind(&condemned(&root, "entry-2999"), &outside))).unwrap();
+    }));
+    let told = run(&room.rules(), &mut evidence);
+    assert_eq!((told.summary.removed, told.summary.restored), (2_997, 3), "{:?}", told.summary);
+    for (name, reason) in
+        [("entry-7", Reason::NotEmpty), ("entry-1500", Reason::Leased), ("entry-2999", Reason::Pinned)]
+    {
+        assert_eq!(told.of(name), (Verdict::Restored, Some(reason)));
+    }
+    assert_eq!(room.names(), ["entry-1500", "entry-2999", "entry-7"]);
+    assert!(room.entry("entry-7/work").exists());
+    drop(held);
+}
+
+#[test]
 fn names_are_bytes() {
     let room = Room::new();
     let long = "n".repeat(255);
