@@ -171,7 +171,8 @@ impl Iterators {
         let directories: Vec<BorrowedFd<'_>> = condemned.iter().map(|condemned| condemned.directory).collect();
         let mut found = Found::default();
         for record in self.records(&directories, true)? {
-            let directory = condemned.get(record.base).ok_or(ReferenceError::Output { what: "an unknown directory" })?;
+            let directory =
+                condemned.get(record.base).ok_or(ReferenceError::Output { what: "an unknown directory" })?;
             let Record { kind, process, place, .. } = record;
             add(&mut found.references, directory, &record.name, Reference { kind, process: Some(process), place });
         }
@@ -213,8 +214,7 @@ impl Iterators {
     }
 
     fn look_for(&mut self, directories: &[BorrowedFd<'_>], skip_own: bool) -> Result<(), ReferenceError> {
-        let known: Vec<u64> =
-            self.bases.keys().collect::<Result<_, _>>().map_err(unusable(REFERENCE_BASES_MAP))?;
+        let known: Vec<u64> = self.bases.keys().collect::<Result<_, _>>().map_err(unusable(REFERENCE_BASES_MAP))?;
         for address in known {
             self.bases.remove(&address).map_err(unusable(REFERENCE_BASES_MAP))?;
         }

@@ -42,7 +42,8 @@ pub(super) fn check(iterators: &mut Iterators) -> Result<(), ReferenceError> {
     drop(below);
     let is_met = |kind, place| {
         let wanted = |record: &&Record| {
-            (record.base, record.entry, &*record.name) == (0, number, b"btf") && (record.kind, record.place) == (kind, place)
+            (record.base, record.entry, &*record.name) == (0, number, b"btf")
+                && (record.kind, record.place) == (kind, place)
         };
         records.iter().any(|record| wanted(&record))
     };

@@ -8,18 +8,8 @@ use reclaim_ebpf::reference_abi::ReferenceLayout;
 /// # Errors
 /// The bytes are malformed or lack something that is needed.
 pub(super) fn layout(bytes: &[u8]) -> Result<ReferenceLayout, LayoutError> {
-    const WANTED: [&str; 10] = [
-        "task_struct",
-        "files_struct",
-        "fdtable",
-        "file",
-        "path",
-        "fs_struct",
-        "mm_struct",
-        "dentry",
-        "qstr",
-        "inode",
-    ];
+    const WANTED: [&str; 10] =
+        ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "mm_struct", "dentry", "qstr", "inode"];
     let types = Types::index(bytes, &WANTED)?;
     Ok(ReferenceLayout {
         task_tgid: types.offset("task_struct", &["tgid"])?,

@@ -1,7 +1,5 @@
 //! References on the running kernel. Needs root.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
 use super::*;
 use crate::model::pin::Place;
 use crate::model::reference::ReferenceKind;
@@ -47,15 +45,18 @@ impl Scene {
 
     /// References of a process as both means see them, which have to agree.
     fn references(&self, process: u32) -> Vec<(&'static str, ReferenceKind, Place)> {
-        let by_iterators = self.by(&mut Finder::default(), process);
-        assert_eq!(by_iterators, self.by(&mut Finder::by_procfs(), process), "iterators (left) and procfs differ");
+        let by_iterators = self.by(process, |condemned| Iterators::load().unwrap().look(condemned).unwrap());
+        assert_eq!(by_iterators, self.by(process, procfs::look), "iterators (left) and procfs differ");
         by_iterators
     }
 
-    fn by(&self, finder: &mut Finder, process: u32) -> Vec<(&'static str, ReferenceKind, Place)> {
+    fn by(
+        &self,
+        process: u32,
+        mut look: impl FnMut(&[CondemnedIn<'_>]) -> Found,
+    ) -> Vec<(&'static str, ReferenceKind, Place)> {
         let directory = path_only(&self.place.path().join(STORE));
-        let condemned = [CondemnedIn { directory: directory.as_fd(), path: STORE.into() }];
-        let found = finder.find(&condemned);
+        let found = look(&[CondemnedIn { directory: directory.as_fd(), path: STORE.into() }]);
         let mut seen = Vec::new();
         for name in ["a", "b"] {
             let key = format!("{STORE}/{name}");
@@ -86,7 +87,9 @@ struct Helper(Child);
 
 impl Helper {
     fn new(scene: &Scene, script: &str) -> Self {
-        let script = format!("import os, sys, threading, socket, array, ctypes\n{script}\nprint('ready', flush=True)\nsys.stdin.read()");
+        let script = format!(
+            "import os, sys, threading, socket, array, ctypes\n{script}\nprint('ready', flush=True)\nsys.stdin.read()"
+        );
         let mut child = Command::new("python3")
             .args(["-c", &script])
             .env("STORE", scene.place.path().join(STORE))
@@ -144,7 +147,10 @@ fn host_descriptors_at_and_below_an_entry_are_found() {
 fn host_working_directories_and_roots_are_found() {
     expect("os.chdir(os.environ['STORE'] + '/a')", &[("a", WorkingDirectory, Exact)]);
     expect("os.chdir(os.environ['STORE'] + '/b/below')", &[("b", WorkingDirectory, Below)]);
-    expect("os.chroot(os.environ['STORE'] + '/b'); os.chdir('/')", &[("b", WorkingDirectory, Exact), ("b", Root, Exact)]);
+    expect(
+        "os.chroot(os.environ['STORE'] + '/b'); os.chdir('/')",
+        &[("b", WorkingDirectory, Exact), ("b", Root, Exact)],
+    );
 }
 
 /// CLONE_FS is 0x200, CLONE_FILES 0x400.
@@ -246,14 +252,13 @@ fn host_a_long_answer_is_whole() {
 fn host_speed() {
     in_scene(|scene| {
         let started = Instant::now();
-        let mut finder = Finder::default();
-        scene.by(&mut finder, 1);
-        println!("first look with loading: {:?}", started.elapsed());
+        let mut iterators = Iterators::load().unwrap();
+        println!("loading: {:?}", started.elapsed());
         let started = Instant::now();
-        (0..100).for_each(|_| drop(scene.by(&mut finder, 1)));
+        (0..100).for_each(|_| drop(scene.by(1, |condemned| iterators.look(condemned).unwrap())));
         println!("a look by iterators: {:?}", started.elapsed() / 100);
         let started = Instant::now();
-        scene.by(&mut Finder::by_procfs(), 1);
+        scene.by(1, procfs::look);
         println!("a look by procfs: {:?}", started.elapsed());
     });
 }
