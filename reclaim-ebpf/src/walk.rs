@@ -211,16 +211,12 @@ impl Walk {
         let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
         let entry = inode_number(climb.dentry).ok_or(WALK_BROKEN)?;
         let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
-        let id = if offset!(mount_id_size) == 8 {
-            read::<u64>(mount + offset!(mount_id))
-        } else {
-            read::<u32>(mount + offset!(mount_id)).map(u64::from)
-        };
+        let id: u32 = read(mount + offset!(mount_id)).ok_or(WALK_BROKEN)?;
         // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
         let record = unsafe { &mut *record };
         record.base = climb.base;
         record.entry = entry;
-        record.mount = id.ok_or(WALK_BROKEN)?;
+        record.mount = id.into();
         record.namespace = namespace;
         record.role = role;
         record.state = state;

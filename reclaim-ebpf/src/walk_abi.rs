@@ -77,7 +77,7 @@ pub struct WalkRecord {
     pub base: u64,
     /// Inode number of the entry.
     pub entry: u64,
-    /// The mount: its unique id where the kernel has one, else the one of mountinfo.
+    /// The mount, by the id of mountinfo.
     pub mount: u64,
     /// Inode number of the mount namespace; 0 for none.
     pub namespace: u32,
@@ -131,10 +131,8 @@ pub struct WalkLayout {
     pub mount_child: u32,
     /// `mount.mnt_ns`.
     pub mount_namespace: u32,
-    /// `mount.mnt_id_unique`, or `mount.mnt_id`.
+    /// `mount.mnt_id`, the id that mount tables show.
     pub mount_id: u32,
-    /// Bytes of the id: 8 or 4.
-    pub mount_id_size: u32,
     /// `mnt_namespace.ns` plus `ns_common.inum`.
     pub namespace_inum: u32,
     /// The number that is 0 for a namespace that is only a detached tree: `mnt_namespace.seq`, or

@@ -1,5 +1,6 @@
 //! A path that somebody asks about: looked at without following a link at its end, and placed in its file system.
 
+use super::engine::Asked;
 use super::ground::{self, Ground, GroundError};
 use crate::model::answer::Subject;
 use crate::model::report::Name;
@@ -7,7 +8,7 @@ use crate::sys::mount_id::mount_of;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
@@ -41,10 +42,15 @@ pub enum AskedError {
     },
 }
 
-/// Looks at paths. Remembers the directory that the last one was in, so that many entries of one directory cost little.
+/// Directories that stay open at most while paths in them are asked about.
+const DIRECTORIES: usize = 64;
+
+/// Looks at paths. Remembers the directories that they were in, so that many entries of one directory cost little.
 #[derive(Debug, Default)]
 pub struct Looker {
-    last: Option<Directory>,
+    known: Vec<Directory>,
+    /// Some path does not lie in one of the known directories, or something is mounted on it.
+    apart: bool,
 }
 
 /// A directory that is open, and where it is.
@@ -79,11 +85,18 @@ impl Looker {
     /// When the path does not exist, cannot be reached or cannot be placed.
     pub fn look(&mut self, path: &Path) -> Result<Subject, AskedError> {
         let (above, name) = split(path)?;
-        let directory = match self.last.take() {
-            Some(last) if last.path == above => last,
-            _ => Directory::open(above, path)?,
+        let at = match self.known.iter().position(|known| known.path == above) {
+            Some(at) => at,
+            None => {
+                if self.known.len() == DIRECTORIES {
+                    self.known.remove(0);
+                    self.apart = true;
+                }
+                self.known.push(Directory::open(above, path)?);
+                self.known.len() - 1
+            }
         };
-        let directory = self.last.insert(directory);
+        let directory = &self.known[at];
         let name = name.as_deref().map(OsStr::as_bytes).unwrap_or_default();
         let subject = |places, owner, known_empty| Subject {
             path: Name(path.as_os_str().as_bytes().to_vec()),
@@ -93,6 +106,7 @@ impl Looker {
             known_empty,
         };
         if name.is_empty() {
+            self.apart = true;
             let stat = fstat(&directory.file).map_err(failed(path))?;
             return Ok(subject(vec![directory.ground.location.clone()], stat.st_uid, false));
         }
@@ -103,9 +117,19 @@ impl Looker {
         let mut places = vec![directory.ground.location.join(name)];
         // Where something is mounted on the path, the file that was opened is on top of the place that its parent gives.
         if mount_of(&file).map_err(failed(path))? != directory.ground.mount {
+            self.apart = true;
             places.push(ground::ground_of(&file).map_err(unplaced(path))?.location);
         }
         Ok(subject(places, stat.st_uid, kind != SFlag::S_IFDIR || is_empty(&file)))
+    }
+
+    /// The directories that all paths so far lie in, to ask evidence about. None when a path is not the child of one.
+    #[must_use]
+    pub fn directories(&self) -> Vec<Asked<'_>> {
+        if self.apart {
+            return Vec::new();
+        }
+        self.known.iter().map(|known| (known.file.as_fd(), known.ground.location.clone())).collect()
     }
 }
 

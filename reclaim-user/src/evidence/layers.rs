@@ -91,21 +91,22 @@ impl Layers {
         let mut layers = Vec::new();
         for Union { index, key } in unions {
             let mount = &mounts[*index];
-            let layer = |written: &[u8], places| Layer {
+            let layer = |written: &[u8], trace, places| Layer {
                 mount: mount.id,
                 mount_point: mount.point.clone(),
                 written: written.into(),
+                trace,
                 places,
             };
             let resolved = self.known.get(key).map_or_else(|| unresolved(key), |entry| entry.layers.clone());
             for resolved in resolved {
                 let written = &resolved.layer.written;
                 if !resolved.places.is_empty() {
-                    layers.push(layer(written, resolved.places.clone()));
+                    layers.push(layer(written, resolved.layer.trace, resolved.places.clone()));
                 }
                 // A name that nothing answers to any more says where the layer was, not where it is.
                 if !resolved.found && !resolved.layer.doubtful {
-                    layers.push(layer(written, vec![]));
+                    layers.push(layer(written, resolved.layer.trace, vec![]));
                 }
             }
         }

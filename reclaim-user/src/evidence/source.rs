@@ -18,6 +18,8 @@ pub struct View<'a> {
     pub references: &'a References,
     /// Who saw it.
     pub producer: Producer,
+    /// The kernel's own list of mounts was walked, or will be for the confirmation.
+    pub walks: bool,
 }
 
 /// How the wait for calls in flight ended.

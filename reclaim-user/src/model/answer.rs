@@ -178,8 +178,9 @@ impl Subject {
         found
     }
 
-    fn doubt(&self, pins: &PinSet) -> Option<String> {
-        let (namespace, layer) = pins.doubt(&self.name.0, self.known_empty)?;
+    fn doubt(&self, seen: Seen<'_>) -> Option<String> {
+        let found = seen.pins.doubt(&self.name.0, self.known_empty, seen.producer == Producer::Walk);
+        let (namespace, layer) = found?;
         Some(format!(
             "an overlay in namespace {namespace} has the layer `{}`, which could not be resolved and may mean this path",
             String::from_utf8_lossy(&layer.written).escape_debug()
@@ -192,7 +193,7 @@ impl Subject {
         let Seen { pins, coverage, producer } = seen;
         let (verdict, why) = if let Some((place, pin)) = self.pins(pins).first() {
             (Decision::Pinned, Some(sentence(*place, pin)))
-        } else if let Some(doubt) = self.doubt(pins) {
+        } else if let Some(doubt) = self.doubt(seen) {
             (Decision::Unknown, Some(doubt))
         } else if coverage.complete() || coverage.covered(self.owner) {
             (Decision::Free, None)
@@ -219,7 +220,7 @@ impl Subject {
             complete: coverage.complete(),
             covered: coverage.complete() || coverage.covered(self.owner),
             pins: found,
-            doubt: self.doubt(pins),
+            doubt: self.doubt(seen),
         }
     }
 
@@ -234,7 +235,7 @@ impl PinReport {
     /// A pin with the tasks of its namespace.
     #[must_use]
     pub fn of(place: Place, pin: &Pin, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> Self {
-        let Pin { role, location: _, namespace, mount, mount_point, state } = pin;
+        let Pin { role, location: _, namespace, mount, mount_point, state, inside: _ } = pin;
         let point = mount_point.as_ref().map(|point| Name(point.to_vec()));
         Self {
             role: *role,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::coverage::{GapCause, Holder, Identities, Reach};
 use crate::model::id::{Device, MountId};
-use crate::model::mount::{Layer, Mount, MountTable};
+use crate::model::mount::{Layer, Mount, MountTable, Trace};
 use crate::model::pin_set::NamespacePins;
 
 const DEVICE: Device = Device { major: 0, minor: 9 };
@@ -74,8 +74,13 @@ fn weak_evidence_never_says_free_and_a_pin_wins_over_it() {
 
 #[test]
 fn an_unresolved_layer_makes_the_answer_unknown() {
-    let layer =
-        |written: &[u8], places| Layer { mount: MountId(9), mount_point: None, written: written.into(), places };
+    let layer = |written: &[u8], places| Layer {
+        mount: MountId(9),
+        mount_point: None,
+        written: written.into(),
+        trace: Trace::Nothing,
+        places,
+    };
     let pins = set(&[], vec![layer(b"lower/free", vec![])], true);
     assert_eq!(decide(&pins, &full(), "/root/free"), Decision::Unknown);
     assert_eq!(decide(&pins, &full(), "/root/other"), Decision::Free);

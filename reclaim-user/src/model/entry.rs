@@ -45,7 +45,7 @@ pub struct KeepingPin {
 
 impl From<&Pin> for KeepingPin {
     fn from(pin: &Pin) -> Self {
-        let Pin { role, location: _, namespace, mount, mount_point, state } = pin;
+        let Pin { role, location: _, namespace, mount, mount_point, state, inside: _ } = pin;
         Self {
             role: *role,
             namespace: namespace.map(|namespace| namespace.0),

@@ -34,6 +34,18 @@ pub struct MountTable {
     pub layers: Vec<Layer>,
 }
 
+/// What else than its options tells of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trace {
+    /// The kernel holds a mount of its own on it, which a walk of the super block's mounts sees: lower and upper layers of
+    /// overlay, since it clones each privately.
+    Mounted,
+    /// It holds something as long as the union is mounted: the work directory of overlay.
+    Filled,
+    /// Nothing.
+    Nothing,
+}
+
 /// One directory that a union file system (overlay) is made of. Its mount shows only the file system's own root, so the
 /// layers come from the options of the super block, as the mounter wrote them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +56,8 @@ pub struct Layer {
     pub mount_point: Option<Box<[u8]>>,
     /// What the option said.
     pub written: Box<[u8]>,
+    /// What else tells of it.
+    pub trace: Trace,
     /// Every place that the option was found to mean. Empty: it could not be resolved, and the layer may be anywhere.
     pub places: Vec<Location>,
 }
@@ -103,6 +117,7 @@ impl MountTable {
             mount,
             mount_point: mount_point.clone(),
             state: State::Attached,
+            inside: false,
         };
         for mount in self.mounts.iter().filter(|mount| !mount.root_deleted) {
             let location = Location { device: mount.device, path: mount.root.clone() };

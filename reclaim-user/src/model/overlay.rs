@@ -4,6 +4,7 @@
 //! reads `\:` as a colon; 6.5 and 6.6 show names with colon and backslash as octal escapes and nothing else. A name that
 //! can be read in two ways is given in both.
 
+use super::mount::Trace;
 use super::mountinfo::{unescape, unescape_first};
 
 /// One directory that an option names.
@@ -13,6 +14,8 @@ pub struct WrittenLayer {
     pub written: Box<[u8]>,
     /// Other paths that the same text can mean.
     pub otherwise: Vec<Box<[u8]>>,
+    /// What else tells of it.
+    pub trace: Trace,
     /// Only another reading of options that are already given: when it leads nowhere, nothing is missing.
     pub doubtful: bool,
 }
@@ -21,7 +24,7 @@ impl WrittenLayer {
     /// A layer that is known to be there, and nothing more.
     #[must_use]
     pub fn unknown() -> Self {
-        Self { written: Box::default(), otherwise: vec![], doubtful: false }
+        Self { written: Box::default(), otherwise: vec![], trace: Trace::Nothing, doubtful: false }
     }
 }
 
@@ -39,7 +42,7 @@ pub fn is_union(fs_type: &[u8]) -> bool {
 pub fn layers(fs_type: &[u8], source: Option<&[u8]>, options: Option<&[u8]>) -> Vec<WrittenLayer> {
     match (fs_type, source, options) {
         (b"overlay", _, Some(options)) => overlay(options),
-        (b"ecryptfs", Some(source), _) if !source.is_empty() => vec![plain(source)],
+        (b"ecryptfs", Some(source), _) if !source.is_empty() => vec![plain(source, Trace::Nothing)],
         _ => vec![WrittenLayer::unknown()],
     }
 }
@@ -52,7 +55,8 @@ fn overlay(options: &[u8]) -> Vec<WrittenLayer> {
         let value = &option[equals + 1..];
         match &option[..equals] {
             b"lowerdir" => lower(value, &mut found),
-            b"lowerdir+" | b"datadir+" | b"upperdir" | b"workdir" => found.push(plain(value)),
+            b"lowerdir+" | b"datadir+" | b"upperdir" => found.push(plain(value, Trace::Mounted)),
+            b"workdir" => found.push(plain(value, Trace::Filled)),
             _ => {}
         }
     }
@@ -60,7 +64,7 @@ fn overlay(options: &[u8]) -> Vec<WrittenLayer> {
 }
 
 /// A path that may or may not carry overlay's own backslashes.
-fn plain(value: &[u8]) -> WrittenLayer {
+fn plain(value: &[u8], trace: Trace) -> WrittenLayer {
     let literal = unescape(value);
     let mut stripped = Vec::with_capacity(literal.len());
     let mut bytes = literal.iter();
@@ -68,7 +72,7 @@ fn plain(value: &[u8]) -> WrittenLayer {
         stripped.push(if *byte == b'\\' { *bytes.next().unwrap_or(byte) } else { *byte });
     }
     let otherwise = if *stripped == *literal { vec![] } else { vec![stripped.into_boxed_slice()] };
-    WrittenLayer { written: literal, otherwise, doubtful: false }
+    WrittenLayer { written: literal, otherwise, trace, doubtful: false }
 }
 
 /// `lowerdir`: directories separated by colons; `::` starts those that hold data only.
@@ -76,7 +80,7 @@ fn lower(value: &[u8], found: &mut Vec<WrittenLayer>) {
     let as_written = split(value, true);
     let as_shown = split(value, false);
     let doubtful: Vec<_> = as_shown.into_iter().filter(|path| !as_written.contains(path)).collect();
-    let layer = |doubtful| move |written| WrittenLayer { written, otherwise: vec![], doubtful };
+    let layer = |doubtful| move |written| WrittenLayer { written, otherwise: vec![], trace: Trace::Mounted, doubtful };
     found.extend(as_written.into_iter().map(layer(false)));
     found.extend(doubtful.into_iter().map(layer(true)));
 }

@@ -52,4 +52,6 @@ pub struct Pin {
     pub mount_point: Option<Box<[u8]>>,
     /// What holds the mount.
     pub state: State,
+    /// The place lies somewhere below `location`, and more is not known.
+    pub inside: bool,
 }

@@ -1,9 +1,9 @@
 //! The one type that every producer feeds and every decision asks.
 
 use super::id::{Location, MountId, NamespaceId};
-use super::mount::{Layer, MountTable};
+use super::mount::{Layer, MountTable, Trace};
 use super::pin::{Pin, Place, Role, State};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Directory inside a root that condemned entries are moved to.
 pub const CONDEMNED_DIRECTORY: &[u8] = b".reclaim";
@@ -165,7 +165,7 @@ impl PinSet {
     #[must_use]
     pub fn pins_of(&self, root: usize, key: &[u8]) -> Vec<Pin> {
         let refs = self.watched[root].entries.get(key).map_or(&[][..], Vec::as_slice);
-        refs.iter().filter_map(|pin| self.resolve(*pin)).collect()
+        once(refs.iter().filter_map(|pin| self.resolve(*pin)).collect(), |pin| pin)
     }
 
     /// Keys of all entries of a watched root that are pinned, sorted.
@@ -178,6 +178,9 @@ impl PinSet {
 
     /// Takes out every pin that belongs to no mount table.
     pub fn clear_loose(&mut self) {
+        if self.loose.is_empty() {
+            return;
+        }
         self.loose.clear();
         for watched in &mut self.watched {
             watched.entries.retain(|_, pins| {
@@ -191,25 +194,35 @@ impl PinSet {
     #[must_use]
     pub fn at_or_below(&self, place: &Location) -> Vec<(Place, Pin)> {
         let of_tables = self.namespaces.iter().flat_map(|(namespace, pins)| pins.table.pins(*namespace));
-        of_tables
+        let found = of_tables
             .chain(self.loose.iter().cloned())
             .filter_map(|pin| {
                 let rest = place.rest(&pin.location)?;
-                Some((if rest.is_empty() { Place::Exact } else { Place::Below }, pin))
+                Some((if rest.is_empty() && !pin.inside { Place::Exact } else { Place::Below }, pin))
             })
-            .collect()
+            .collect();
+        once(found, |(_, pin)| pin)
     }
 
     /// A layer of a union file system whose place is not known and that could mean the entry called `name`.
     ///
     /// What the option said may be relative to a directory that nobody remembers, or lead through a link that is gone.
     /// So it can mean a place inside any entry that holds something, and an empty entry when it may end there.
+    ///
+    /// `walked`: the pins are, or will be before anything is removed, those of a walk too, which sees the layers that the
+    /// kernel mounts for itself.
     #[must_use]
-    pub fn doubt(&self, name: &[u8], known_empty: bool) -> Option<(NamespaceId, &Layer)> {
+    pub fn doubt(&self, name: &[u8], known_empty: bool, walked: bool) -> Option<(NamespaceId, &Layer)> {
         self.namespaces
             .iter()
             .flat_map(|(namespace, pins)| pins.table.layers.iter().map(|layer| (*namespace, layer)))
-            .find(|(_, layer)| layer.places.is_empty() && could_mean(&layer.written, name, known_empty))
+            .filter(|(_, layer)| layer.places.is_empty())
+            .filter(|(_, layer)| match layer.trace {
+                Trace::Mounted => !walked,
+                Trace::Filled => !known_empty,
+                Trace::Nothing => true,
+            })
+            .find(|(_, layer)| could_mean(&layer.written, name, known_empty))
     }
 
     /// Number of layers whose place is not known.
@@ -248,6 +261,7 @@ impl PinSet {
             mount,
             mount_point: mount_point.clone(),
             state: State::Attached,
+            inside: false,
         };
         match reference {
             PinRef::Source(namespace, index) => {
@@ -295,6 +309,17 @@ impl Watched {
             }
         }
     }
+}
+
+/// A mount that a table shows and that was seen without one too is told once, by the table, which knows more of it.
+fn once<T>(mut found: Vec<T>, pin: impl Fn(&T) -> &Pin) -> Vec<T> {
+    let id = |pin: &Pin| (pin.mount, pin.role);
+    let by_table: HashSet<_> = found.iter().map(&pin).filter(|pin| pin.mount_point.is_some()).map(id).collect();
+    found.retain(|item| {
+        let pin = pin(item);
+        pin.mount_point.is_some() || !by_table.contains(&id(pin))
+    });
+    found
 }
 
 fn could_mean(written: &[u8], name: &[u8], known_empty: bool) -> bool {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::id::Device;
-use crate::model::mount::Mount;
+use crate::model::mount::{Mount, Trace};
 
 const DEVICE: Device = Device { major: 0, minor: 42 };
 
@@ -26,7 +26,7 @@ fn with(mounts: Vec<Mount>) -> NamespacePins {
 }
 
 fn layer(written: &[u8], places: Vec<Location>) -> NamespacePins {
-    let layer = Layer { mount: MountId(9), mount_point: None, written: written.into(), places };
+    let layer = Layer { mount: MountId(9), mount_point: None, written: written.into(), trace: Trace::Nothing, places };
     NamespacePins { table: MountTable { mounts: vec![], layers: vec![layer] }, tasks: vec![] }
 }
 
@@ -98,6 +98,7 @@ fn a_loose_pin_outlives_every_namespace() {
         mount: MountId(5),
         mount_point: None,
         state: State::Detached,
+        inside: false,
     });
     assert!(pins.remove(NamespaceId(1)).is_none());
     assert!(pins.is_pinned(0, b"a"));
@@ -107,16 +108,52 @@ fn a_loose_pin_outlives_every_namespace() {
 fn an_unresolved_layer_is_doubt_about_all_that_it_could_mean() {
     let mut pins = set();
     pins.replace(NamespaceId(1), layer(b"a/lower", vec![]));
-    assert!(pins.doubt(b"a", true).is_some());
-    assert!(pins.doubt(b"b", true).is_none());
-    assert!(pins.doubt(b"b", false).is_some());
+    assert!(pins.doubt(b"a", true, false).is_some());
+    assert!(pins.doubt(b"b", true, false).is_none());
+    assert!(pins.doubt(b"b", false, false).is_some());
     pins.replace(NamespaceId(1), layer(b"../x", vec![]));
-    assert!(pins.doubt(b"b", true).is_some());
+    assert!(pins.doubt(b"b", true, false).is_some());
     pins.replace(NamespaceId(1), layer(b"/gone/link", vec![]));
-    assert!(pins.doubt(b"b", true).is_some());
+    assert!(pins.doubt(b"b", true, false).is_some());
     assert_eq!(pins.doubts(), 1);
     pins.replace(NamespaceId(1), layer(b"/gone/link", vec![Location::of(DEVICE, *b"/run/root/c/l")]));
-    assert!(pins.doubt(b"b", true).is_none());
+    assert!(pins.doubt(b"b", true, false).is_none());
     assert!(pins.is_pinned(0, b"c"));
     assert_eq!(pins.pins_of(0, b"c")[0].role, Role::Layer);
+}
+
+#[test]
+fn a_mount_seen_with_and_without_a_table_is_told_once() {
+    let mut pins = set();
+    pins.replace(NamespaceId(1), with(vec![bind(2, b"/run/root/a")]));
+    let mut loose = pins.pins_of(0, b"a").remove(0);
+    loose.mount_point = None;
+    pins.add_loose(loose.clone());
+    loose.mount = MountId(7);
+    pins.add_loose(loose);
+    assert_eq!(pins.pins_of(0, b"a").len(), 2);
+    assert_eq!(pins.at_or_below(&Location::of(DEVICE, *b"/run/root/a")).len(), 2);
+    pins.clear_loose();
+    assert_eq!(pins.pins_of(0, b"a").len(), 1);
+    pins.remove(NamespaceId(1));
+    assert!(!pins.is_pinned(0, b"a"));
+}
+
+#[test]
+fn a_walk_settles_doubt_about_layers_that_the_kernel_mounts() {
+    let mut pins = set();
+    for (trace, known_empty, walked, held) in [
+        (Trace::Mounted, false, false, true),
+        (Trace::Mounted, true, false, true),
+        (Trace::Mounted, false, true, false),
+        (Trace::Filled, false, true, true),
+        (Trace::Filled, true, true, false),
+        (Trace::Filled, true, false, false),
+        (Trace::Nothing, true, true, true),
+    ] {
+        let mut table = layer(b"/gone/link", vec![]);
+        table.table.layers[0].trace = trace;
+        pins.replace(NamespaceId(1), table);
+        assert_eq!(pins.doubt(b"b", known_empty, walked).is_some(), held, "{trace:?} {known_empty} {walked}");
+    }
 }

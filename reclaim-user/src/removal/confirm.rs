@@ -1,7 +1,7 @@
 //! Confirming: fresh evidence about condemned entries, and the only place where leave to remove is made.
 
 use super::condemn::{Batch, Condemned, key};
-use super::examine::{Examined, Examiner, Stop};
+use super::examine::{Examined, Examiner, Inside, Stop};
 use crate::config::RootConfig;
 use crate::evidence::source::View;
 use crate::model::fence::FileKind;
@@ -67,7 +67,7 @@ pub(super) fn prove(
 ) -> Proof {
     let key = key(batch, condemned);
     let name = condemned.name.to_bytes();
-    let pinned = is_pinned(root, view, batch, condemned);
+    let pinned = view.pins.is_pinned(root, &key) || view.pins.is_pinned(root, name);
     let pins = || match with_pins {
         true => [view.pins.pins_of(root, &key), view.pins.pins_of(root, name)].concat(),
         false => Vec::new(),
@@ -93,7 +93,7 @@ pub(super) fn is_pinned(root: usize, view: &View<'_>, batch: &Batch, condemned: 
 
 /// A layer that could not be resolved and could be this entry or in it, for people.
 pub(super) fn doubt(view: &View<'_>, name: &[u8], empty: bool) -> Option<String> {
-    let (namespace, layer) = view.pins.doubt(name, empty)?;
+    let (namespace, layer) = view.pins.doubt(name, empty, view.walks)?;
     Some(format!(
         "the layer `{}` of a union file system in namespace {namespace} cannot be resolved and could be this entry",
         String::from_utf8_lossy(&layer.written)
@@ -112,7 +112,7 @@ pub(super) fn confirm(
         Ok(named) => named,
         Err(denied) => return Err((condemned, Some(denied))),
     };
-    match examiner.examine(rules, named, &batch.directory, condemned.stored()) {
+    match examiner.examine(rules, named, &batch.directory, condemned.stored(), Inside::LeaveToRmdir) {
         Ok(examined)
             if (examined.identity, examined.kind, examined.owner)
                 == (condemned.identity, condemned.kind, condemned.owner) =>

@@ -1,5 +1,6 @@
 //! Why a pass over a root could not be made.
 
+use crate::evidence::ground::GroundError;
 use crate::model::id::Location;
 use nix::errno::Errno;
 use std::path::PathBuf;
@@ -45,6 +46,15 @@ pub enum RemovalError {
         found: Option<Location>,
         /// Where evidence looks.
         watched: String,
+    },
+    /// It could not be told where in its file system the root lies.
+    #[error("it cannot be told where in its file system `{}` lies, so its pins cannot be looked for", .path.display())]
+    Ground {
+        /// The root.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: GroundError,
     },
     /// A call on the root failed.
     #[error("{call} on `{}` failed", .path.display())]

@@ -1,12 +1,12 @@
 //! The root: opened once by path, and where it lies in its file system.
 
 use super::error::RemovalError;
-use crate::model::id::{Device, Location, join, rest};
+use crate::evidence::ground::ground_of;
+use crate::model::id::Location;
 use crate::sys::directory;
 use crate::sys::file_status::{FileStatus, status_of};
 use nix::errno::Errno;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// A root that is open.
@@ -45,7 +45,7 @@ impl Root {
 
     /// Makes sure that the root lies where evidence looks for pins: elsewhere every pin would be missed.
     pub(super) fn verify(&self, watched: Option<&Location>, expected: &Location) -> Result<(), RemovalError> {
-        let found = locate_open(&self.directory).ok();
+        let found = ground_of(&self.directory).ok().map(|ground| ground.location);
         if found.as_ref() == Some(expected) && watched == Some(expected) {
             return Ok(());
         }
@@ -62,7 +62,10 @@ impl Root {
 pub fn locate(path: &Path) -> Result<Location, RemovalError> {
     let call = |call, source| RemovalError::Call { call, path: path.into(), source };
     let root = Root::open(path)?.ok_or_else(|| call("openat2", Errno::ENOENT))?;
-    locate_open(&root.directory).map_err(|source| call("looking for its mount", source))
+    match ground_of(&root.directory) {
+        Ok(ground) => Ok(ground.location),
+        Err(source) => Err(RemovalError::Ground { path: path.into(), source }),
+    }
 }
 
 /// Opens a root for looking at what it holds.
@@ -74,72 +77,11 @@ pub fn open_root(path: &Path) -> Result<OwnedFd, RemovalError> {
     Root::open(path)?.map(|root| root.directory).ok_or_else(absent)
 }
 
-/// Device and path come from the mount's own line, found by mount id: the device of stat is another one on some file
-/// systems (subvolumes).
-fn locate_open(directory: &OwnedFd) -> Result<Location, Errno> {
-    let io = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let status = status_of(directory)?;
-    if status.links == 0 {
-        return Err(Errno::ENOENT);
-    }
-    let mount = status.mount.ok_or(Errno::ENODATA)?;
-    let path = std::fs::read_link(format!("/proc/thread-self/fd/{}", directory.as_raw_fd())).map_err(io)?;
-    let table = std::fs::read("/proc/thread-self/mountinfo").map_err(io)?;
-    let line = table.split(|byte| *byte == b'\n').find_map(|line| mount_line(line).filter(|line| line.id == mount));
-    let line = line.ok_or(Errno::ENOENT)?;
-    let below = rest(&line.point, path.as_os_str().as_bytes()).ok_or(Errno::EXDEV)?;
-    Ok(Location { device: line.device, path: join(&line.root, below) })
-}
-
-struct MountLine {
-    id: u64,
-    device: Device,
-    root: Vec<u8>,
-    point: Vec<u8>,
-}
-
-/// The first five fields of a line of mountinfo: id, parent, device, root, mount point.
-fn mount_line(line: &[u8]) -> Option<MountLine> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let mut text = || std::str::from_utf8(fields.next()?).ok();
-    let id = text()?.parse().ok()?;
-    text()?;
-    let (major, minor) = text()?.split_once(':')?;
-    let device = Device { major: major.parse().ok()?, minor: minor.parse().ok()? };
-    Some(MountLine { id, device, root: unescape(fields.next()?), point: unescape(fields.next()?) })
-}
-
-/// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
-pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut left = field;
-    while let [first, after @ ..] = left {
-        left = after;
-        match (first, after) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                left = after;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
 
     use super::*;
-
-    #[test]
-    fn a_line_is_read_by_its_bytes() {
-        let line = mount_line(b"36 35 98:0 /mnt\\0401 /mnt\\134\\011\xff rw,noatime - ext3 /dev/root rw").unwrap();
-        assert_eq!((line.id, line.device), (36, Device { major: 98, minor: 0 }));
-        assert_eq!((line.root.as_slice(), line.point.as_slice()), (&b"/mnt 1"[..], &b"/mnt\\\t\xff"[..]));
-        assert!(mount_line(b"36 35 98:0 /mnt").is_none());
-        assert!(mount_line(b"").is_none());
-    }
 
     #[test]
     fn a_root_that_is_none_is_a_fault_of_the_configuration() {

@@ -151,7 +151,7 @@ fn subject(looker: &mut Looker, peer: Peer, path: &PathArgument) -> Result<Subje
 fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Value>, EngineError> {
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
-    let view = engine.consult()?;
+    let view = engine.ask(&looker.directories())?;
     let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
     Ok(subjects
         .into_iter()
@@ -162,7 +162,7 @@ fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<
 fn who(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Value>, EngineError> {
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
-    let view = engine.consult()?;
+    let view = engine.ask(&looker.directories())?;
     let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
     let namespaces: BTreeSet<_> = subjects.iter().flatten().flat_map(|subject| subject.namespaces(view.pins)).collect();
     let tasks = holders::tasks(&namespaces, view.pins);

@@ -12,27 +12,15 @@ use std::os::fd::{AsFd, AsRawFd};
 /// # Errors
 /// `ENOSYS` where the kernel cannot tell it; else as statx(2).
 pub fn mount_of(file: impl AsFd) -> Result<MountId> {
-    ask(file, libc::STATX_MNT_ID)
-}
-
-/// The id, never used again, of the mount that an open file lies on. Works on O_PATH descriptors. (6.8)
-///
-/// # Errors
-/// `ENOSYS` where the kernel cannot tell it; else as statx(2).
-pub fn unique_mount_of(file: impl AsFd) -> Result<MountId> {
-    ask(file, libc::STATX_MNT_ID_UNIQUE)
-}
-
-fn ask(file: impl AsFd, which: libc::c_uint) -> Result<MountId> {
     let mut status = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is an empty string that ends in NUL, the descriptor is open, and the record has the right size.
     Errno::result(unsafe {
         let descriptor = file.as_fd().as_raw_fd();
-        libc::statx(descriptor, c"".as_ptr(), libc::AT_EMPTY_PATH, which, status.as_mut_ptr())
+        libc::statx(descriptor, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_MNT_ID, status.as_mut_ptr())
     })?;
     // SAFETY: it was zeroed, and a record of numbers is valid with zeros even where the kernel wrote nothing.
     let status = unsafe { status.assume_init() };
-    if status.stx_mask & which == 0 { Err(Errno::ENOSYS) } else { Ok(MountId(status.stx_mnt_id)) }
+    if status.stx_mask & libc::STATX_MNT_ID == 0 { Err(Errno::ENOSYS) } else { Ok(MountId(status.stx_mnt_id)) }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ fn every_layer_of_an_overlay_is_pinned() {
         std::fs::rename(scene.root().join("l1"), scene.root().join("moved")).unwrap();
         let pins = scene.pins(&scan(way));
         assert!(!pins_on(&pins, "l1").is_empty(), "{way:?}: the name that was written still counts");
-        assert!(pins.doubt(b"moved", false).is_some(), "{way:?}: where it is now is not known");
+        assert!(pins.doubt(b"moved", false, false).is_some(), "{way:?}: where it is now is not known");
         std::fs::rename(scene.root().join("moved"), scene.root().join("l1")).unwrap();
     }
 }
@@ -71,7 +71,7 @@ fn a_relative_layer_is_doubt() {
     for way in WAYS {
         let pins = scene.pins(&scan(way));
         assert_eq!(pins.doubts(), 2, "{way:?}");
-        assert!(pins.doubt(b"rel", true).is_some() && pins.doubt(b"free", true).is_none(), "{way:?}");
+        assert!(pins.doubt(b"rel", true, false).is_some() && pins.doubt(b"free", true, false).is_none(), "{way:?}");
     }
     let by_task = ScanOptions { use_namespace_list: false, use_mount_list: false, use_entering: false };
     assert_eq!(scene.pins(&scan(by_task)).doubts(), 2);

@@ -14,9 +14,10 @@ mod walked;
 
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
+pub use walked::Asked;
 
-use super::clock::Waited;
-use super::probes::{ProbeError, ProbeOptions, Probes};
+use super::clock::{Reading, Waited};
+use super::probes::{ProbeError, ProbeOptions, Probes, Rung};
 use super::references::{Finder, Gap};
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
@@ -30,7 +31,6 @@ use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use walked::Asked;
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -55,6 +55,19 @@ pub enum EvidenceChoice {
     Scan,
 }
 
+/// How long an engine is to be used, which decides what is worth attaching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Span {
+    /// For a single question: no probe is attached unless the live set is asked for. Attaching takes longer than a scan.
+    Question,
+    /// For one command: by the rung that is attached and detached at once, though it costs others more meanwhile. Closing
+    /// the tracepoints of single system calls takes the kernel some 70 ms for each.
+    Command,
+    /// For good: by the rung that costs others least.
+    #[default]
+    Service,
+}
+
 /// How to open an [`Engine`].
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
@@ -62,6 +75,8 @@ pub struct EngineOptions {
     pub evidence: EvidenceChoice,
     /// The roots to index, in the order that decisions name them by.
     pub watch: Vec<Location>,
+    /// How long it is to be used.
+    pub span: Span,
 }
 
 /// Why there is no evidence.
@@ -94,6 +109,10 @@ pub struct Engine {
     walker: Option<Walker>,
     walk_missing: Option<String>,
     walk_coverage: Option<Coverage>,
+    /// The directories of the last walk that answered a question, and the mount clock right after it.
+    asked: Option<(Vec<Location>, Reading)>,
+    /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
+    unasked: bool,
     finder: Finder,
     references: References,
     /// The claim of the last confirmation.
@@ -119,22 +138,23 @@ impl Engine {
     /// # Errors
     /// When the producer asked for does not work here, or no mount table can be read at all.
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
-        let EngineOptions { evidence, watch } = options;
-        let (probes, probes_missing) = match evidence {
-            EvidenceChoice::Scan => (None, Some("not asked for: --evidence scan".to_owned())),
-            EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk => {
-                match Probes::attach(ProbeOptions::default()) {
-                    Ok(probes) => (Some(probes), None),
-                    Err(source) if evidence == EvidenceChoice::Live => {
-                        return Err(EngineError::Unavailable { producer: "live", source });
-                    }
-                    Err(error) => {
-                        let why = error_chain(&error);
-                        info!("probes are not used: {why}");
-                        (None, Some(why))
-                    }
-                }
+        let EngineOptions { evidence, watch, span } = options;
+        let (probes, probes_missing) = match (evidence, span) {
+            (EvidenceChoice::Scan, _) => (None, Some("not asked for: --evidence scan".to_owned())),
+            (EvidenceChoice::Auto | EvidenceChoice::Walk, Span::Question) => {
+                (None, Some("not attached for a single question".to_owned()))
             }
+            (EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk, _) => match attach(span) {
+                Ok(probes) => (Some(probes), None),
+                Err(source) if evidence == EvidenceChoice::Live => {
+                    return Err(EngineError::Unavailable { producer: "live", source });
+                }
+                Err(error) => {
+                    let why = error_chain(&error);
+                    info!("probes are not used: {why}");
+                    (None, Some(why))
+                }
+            },
         };
         let (walker, walk_missing) = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => (None, Some("not asked for".to_owned())),
@@ -159,6 +179,8 @@ impl Engine {
             walker,
             walk_missing,
             walk_coverage: None,
+            asked: None,
+            unasked: true,
             finder: Finder::default(),
             references: References::NONE,
             claim: None,
@@ -206,9 +228,87 @@ impl Engine {
         if self.probes.is_some() { Producer::Live } else { Producer::Scan }
     }
 
+    /// As [`EvidenceSource::consult`], and where the kernel can be walked, with every mount that relies on a child of one
+    /// of the directories, whoever holds it.
+    ///
+    /// # Errors
+    /// As [`EvidenceSource::consult`].
+    pub fn ask(&mut self, directories: &[Asked<'_>]) -> Result<View<'_>, EngineError> {
+        if self.probes.is_none() && !self.unasked {
+            // An answer goes on nothing that was read before the question.
+            self.baseline()?;
+        } else {
+            self.bring_up()?;
+        }
+        self.unasked = false;
+        if self.walker.is_none() || directories.is_empty() {
+            return Ok(self.view());
+        }
+        if self.walked_before(directories) || self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
+    }
+
+    /// Brings the live set up to all that the kernel had sent by now; without probes, to a scan that is recent.
+    fn bring_up(&mut self) -> Result<(), EngineError> {
+        if self.probes.is_none() {
+            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
+            if self.taken.elapsed() > LISTING_AGE {
+                self.baseline()?;
+            }
+            return Ok(());
+        }
+        self.take_events();
+        if self.live.has_gap() {
+            self.baseline()?;
+            return Ok(());
+        }
+        if self.listed.elapsed() > LISTING_AGE {
+            let listing = self.scanner.list_namespaces()?;
+            self.listed = Instant::now();
+            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
+        }
+        self.refresh()
+    }
+
+    /// Whether the last walk was of these directories, and no mount call has entered the kernel since.
+    fn walked_before(&self, directories: &[Asked<'_>]) -> bool {
+        let Some((places, then)) = &self.asked else { return false };
+        self.probes.as_ref().is_some_and(|probes| probes.clock().now() == *then && then.entered == then.left)
+            && directories.iter().all(|(_, place)| places.contains(place))
+    }
+
+    /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be.
+    fn walk_each(&mut self, directories: &[Asked<'_>]) -> bool {
+        let Some(walker) = &mut self.walker else { return false };
+        self.asked = None;
+        let mut pins = Vec::new();
+        for directory in directories {
+            match walked::walk(walker, std::slice::from_ref(directory)) {
+                Ok(found) => pins.extend(found),
+                Err(error) => {
+                    debug!("{} was not walked: {}", directory.1, error_chain(&error));
+                    return false;
+                }
+            }
+        }
+        self.live.see(pins);
+        if let Some(probes) = &self.probes {
+            let places = directories.iter().map(|(_, place)| place.clone()).collect();
+            self.asked = Some((places, probes.clock().now()));
+        }
+        true
+    }
+
+    /// The view right after a walk that came to its end.
+    fn walked(&mut self) -> View<'_> {
+        let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
+        let references = const { &References::NONE };
+        View { pins: self.live.pins(), coverage: claim, references, producer: Producer::Walk, walks: true }
+    }
+
     fn view(&self) -> View<'_> {
         let references = const { &References::NONE };
-        View { pins: self.live.pins(), coverage: self.live.coverage(), references, producer: self.producer() }
+        let (pins, coverage) = (self.live.pins(), self.live.coverage());
+        View { pins, coverage, references, producer: self.producer(), walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -288,6 +388,17 @@ impl Engine {
     }
 }
 
+fn attach(span: Span) -> Result<Probes, ProbeError> {
+    let default = || Probes::attach(ProbeOptions::default());
+    match span {
+        Span::Service => default(),
+        Span::Command | Span::Question => {
+            let brief = ProbeOptions { rung: Some(Rung::EverySyscall), ..ProbeOptions::default() };
+            Probes::attach(brief).or_else(|_| default())
+        }
+    }
+}
+
 fn scanned(scanner: &mut Scanner, watch: &[Location]) -> Result<LiveSet, ScanError> {
     let scan = scanner.scan()?;
     Ok(LiveSet::baseline(watch.iter().cloned(), scan.namespaces, scan.coverage))
@@ -297,25 +408,11 @@ impl EvidenceSource for Engine {
     type Error = EngineError;
 
     fn consult(&mut self) -> Result<View<'_>, EngineError> {
-        if self.probes.is_none() {
-            // Nothing tells of changes: only what is read now is worth anything, and one reading serves for a while.
-            if self.taken.elapsed() > LISTING_AGE {
-                self.baseline()?;
-            }
-            return Ok(self.view());
-        }
-        self.take_events();
-        if self.live.has_gap() {
-            self.baseline()?;
-            return Ok(self.view());
-        }
-        if self.listed.elapsed() > LISTING_AGE {
-            let listing = self.scanner.list_namespaces()?;
-            self.listed = Instant::now();
-            self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
-        }
-        self.refresh()?;
-        Ok(self.view())
+        // What a walk saw is true of its moment only.
+        self.live.see(Vec::new());
+        self.asked = None;
+        self.bring_up()?;
+        Ok(View { walks: self.walker.is_some(), ..self.view() })
     }
 
     fn settle(&mut self, limit: Duration) -> Settled {
@@ -352,7 +449,8 @@ impl EvidenceSource for Engine {
             claim.lower(cause, count, reach);
         }
         let coverage = self.claim.insert(claim);
-        Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer })
+        let walks = producer == Producer::Walk;
+        Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer, walks })
     }
 }
 
@@ -384,6 +482,7 @@ impl Engine {
             None => Ok(self.producer()),
             Some(Ok(pins)) => {
                 self.live.see(pins);
+                self.asked = None;
                 Ok(Producer::Walk)
             }
             Some(Err(error)) => {

@@ -4,13 +4,14 @@ use crate::evidence::walk::{WalkError, WalkPin, Walker};
 use crate::model::id::{Location, MountId};
 use crate::model::pin::{Pin, Place, Role, State};
 use crate::sys::directory::{Names, Reader, open_child, open_parent};
+use crate::sys::mount_id::mount_of;
 use crate::sys::mount_tree::clone_tree;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A directory whose children are asked about, and where it lies.
-pub(super) type Asked<'a> = (BorrowedFd<'a>, Location);
+pub type Asked<'a> = (BorrowedFd<'a>, Location);
 
 /// A detached mount that the walk has to find, by its id, in the directory with one inode number on the entry with the
 /// other.
@@ -31,7 +32,7 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
     for (directory, _) in directories {
         bases.push(inode(directory)?);
     }
-    let Mark { mount, id, base, entry } = mark(walker, *first)?;
+    let Mark { mount, id, base, entry } = mark(*first)?;
     bases.push(base);
     let walked = walker.walk(first, &bases)?;
     let is_mark = |pin: &&WalkPin| {
@@ -51,13 +52,14 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
             mount: pin.mount,
             mount_point: None,
             state: pin.state,
+            inside: pin.place == Place::Below,
         })
     });
     Ok(pins.collect())
 }
 
 /// Makes a mount of the directory itself, to be found in its parent, or, at the top of a mount, of a directory in it.
-fn mark(walker: &Walker, directory: BorrowedFd<'_>) -> Result<Mark, WalkError> {
+fn mark(directory: BorrowedFd<'_>) -> Result<Mark, WalkError> {
     let own = inode(directory)?;
     let (mount, base, entry) = match open_parent(directory) {
         Ok(parent) if inode(&parent)? != own => (clone(directory)?, inode(&parent)?, own),
@@ -67,7 +69,7 @@ fn mark(walker: &Walker, directory: BorrowedFd<'_>) -> Result<Mark, WalkError> {
         }
         Err(source) => return Err(WalkError::Probe { call: "openat2", source }),
     };
-    let id = walker.mount_id(&mount).map_err(|source| WalkError::Probe { call: "statx", source })?;
+    let id = mount_of(&mount).map_err(|source| WalkError::Probe { call: "statx", source })?;
     Ok(Mark { mount, id, base, entry })
 }
 

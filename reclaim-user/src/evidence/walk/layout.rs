@@ -34,11 +34,6 @@ pub(super) fn layout(bytes: &[u8]) -> Result<WalkLayout, LayoutError> {
         Err(LayoutError::MissingMember { .. }) => (types.offset("mount", &["mnt_instance"])?, 1),
         Err(error) => return Err(error),
     };
-    let (mount_id, mount_id_size) = match types.offset("mount", &["mnt_id_unique"]) {
-        Ok(offset) => (offset, 8),
-        Err(LayoutError::MissingMember { .. }) => (types.offset("mount", &["mnt_id"])?, 4),
-        Err(error) => return Err(error),
-    };
     let namespace_sequence = match types.offset("mnt_namespace", &["seq"]) {
         Err(LayoutError::MissingMember { .. }) => types.offset("mnt_namespace", &["ns", "ns_id"])?,
         found => found?,
@@ -62,8 +57,7 @@ pub(super) fn layout(bytes: &[u8]) -> Result<WalkLayout, LayoutError> {
         mount_children: types.offset("mount", &["mnt_mounts"])?,
         mount_child: types.offset("mount", &["mnt_child"])?,
         mount_namespace: types.offset("mount", &["mnt_ns"])?,
-        mount_id,
-        mount_id_size,
+        mount_id: types.offset("mount", &["mnt_id"])?,
         namespace_inum: types.offset("mnt_namespace", &["ns", "inum"])?,
         namespace_sequence,
         dentry_parent: types.offset("dentry", &["d_parent"])?,
@@ -96,7 +90,6 @@ pub(super) fn words(layout: &WalkLayout) -> Vec<u32> {
         mount_child,
         mount_namespace,
         mount_id,
-        mount_id_size,
         namespace_inum,
         namespace_sequence,
         dentry_parent,
@@ -125,7 +118,6 @@ pub(super) fn words(layout: &WalkLayout) -> Vec<u32> {
         mount_child,
         mount_namespace,
         mount_id,
-        mount_id_size,
         namespace_inum,
         namespace_sequence,
         dentry_parent,

@@ -11,7 +11,6 @@ use super::object::OBJECT;
 use crate::model::id::{MountId, NamespaceId};
 use crate::model::pin::{Place, Role, State};
 use crate::sys::memory_map::CounterMemory;
-use crate::sys::mount_id::{mount_of, unique_mount_of};
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Ebpf, EbpfError, EbpfLoader};
@@ -151,7 +150,6 @@ pub struct Walker {
     output: CounterMemory,
     room: u32,
     layout: WalkLayout,
-    unique_ids: bool,
 }
 
 impl Walker {
@@ -175,16 +173,7 @@ impl Walker {
         let bases = programs.take_map(WALK_BASES_MAP).ok_or(WalkError::Object { name: WALK_BASES_MAP })?;
         let bases = HashMap::try_from(bases)
             .map_err(|source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) })?;
-        let unique_ids = layout.mount_id_size == 8;
-        Ok(Self { programs, bases, state, output, room, layout, unique_ids })
-    }
-
-    /// The id that the walk gives the mount that an open file lies on.
-    ///
-    /// # Errors
-    /// As statx(2).
-    pub fn mount_id(&self, file: impl AsFd) -> nix::Result<MountId> {
-        if self.unique_ids { unique_mount_of(file) } else { mount_of(file) }
+        Ok(Self { programs, bases, state, output, room, layout })
     }
 
     /// Every mount that relies on an entry of one of the directories, given by inode number, in the file system that

@@ -173,7 +173,13 @@ impl Evidence {
         if let Some((written, early)) = &self.layer
             && (fresh || *early)
         {
-            let layer = Layer { mount: MountId(1), mount_point: None, written: written.clone().into(), places: vec![] };
+            let layer = Layer {
+                mount: MountId(1),
+                mount_point: None,
+                written: written.clone().into(),
+                trace: crate::model::mount::Trace::Nothing,
+                places: vec![],
+            };
             let table = MountTable { mounts: vec![], layers: vec![layer] };
             self.pins.replace(NamespaceId(1), NamespacePins { table, tasks: vec![] });
         }
@@ -188,7 +194,8 @@ impl Evidence {
     }
 
     fn view(&self) -> View<'_> {
-        View { pins: &self.pins, coverage: &self.coverage, references: &self.references, producer: Producer::Scan }
+        let (pins, coverage, references) = (&self.pins, &self.coverage, &self.references);
+        View { pins, coverage, references, producer: Producer::Scan, walks: false }
     }
 
     /// A pin on a place below the root.
@@ -200,6 +207,7 @@ impl Evidence {
             mount: MountId(7),
             mount_point: None,
             state: crate::model::pin::State::Detached,
+            inside: false,
         }
     }
 }
@@ -272,9 +280,9 @@ fn line(line: &[u8]) -> Option<Mount> {
         id: MountId(text(id)?.parse().ok()?),
         parent: MountId(text(parent)?.parse().ok()?),
         device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
-        root: crate::removal::place::unescape(bare.unwrap_or(root)).into(),
+        root: crate::model::mountinfo::unescape(bare.unwrap_or(root)),
         root_deleted: bare.is_some(),
-        point: Some(crate::removal::place::unescape(point).into()),
+        point: Some(crate::model::mountinfo::unescape(point)),
         peer_group: 0,
         master: 0,
     })
