@@ -37,6 +37,7 @@ fn dispatch(arguments: &[OsString]) -> Result<(), String> {
         }
         Some("swap-loop") => loops::swap_loop(path(0)?),
         Some("launcher-loop") => loops::launcher_loop(path(0)?, path(1)?, text(2)?),
+        Some("descriptor-loop") => loops::descriptor_loop(path(0)?, path(1)?, text(2)?),
         Some("process-storm") => loops::process_storm(),
         Some("sandbox-storm") => loops::sandbox_storm(path(0)?, path(1)?, text(2)?, number(3)? as u64),
         Some("short-life") => loops::short_life(path(0)?, path(1)?),

@@ -16,7 +16,8 @@ use crate::model::coverage::{GapCause, Reach};
 use crate::model::reference::{Reference, References};
 use std::error::Error;
 use std::iter::successors;
-use tracing::{info, warn};
+use std::time::Instant;
+use tracing::{debug, info, warn};
 
 /// What lowers a claim.
 pub type Gap = (GapCause, u64, Reach);
@@ -64,8 +65,12 @@ impl Finder {
             return Found::default();
         }
         if matches!(self.means, Means::Unasked) {
+            let started = Instant::now();
             self.means = match Iterators::load() {
-                Ok(iterators) => Means::Iterators(Box::new(iterators)),
+                Ok(iterators) => {
+                    debug!(elapsed = ?started.elapsed(), "the iterators over tasks and files are used");
+                    Means::Iterators(Box::new(iterators))
+                }
                 Err(error) => {
                     info!("/proc is read for references to entries: {}", chain(&error));
                     Means::Procfs

@@ -30,6 +30,9 @@ const MAKESHIFT: &[u8] = b".reclaim-";
 /// Device and inode, as stat(2) tells them.
 type Identity = (u64, u64);
 
+/// A directory that is looked into, and what of it was not looked at yet.
+type Level = (OwnedFd, Vec<(CString, Hint)>);
+
 /// What lies at or below condemned entries: the number of the directory, the entry's name, and where.
 #[derive(Debug, Default)]
 struct Wanted {
@@ -159,8 +162,8 @@ fn list_entry(
     if !note(status.identity.inode, Place::Exact) {
         return Ok(false);
     }
-    let mut stack: Vec<(OwnedFd, Vec<(CString, Hint)>)> = Vec::new();
-    let open = |parent: &dyn AsFd, name: &CStr| -> Result<Option<(OwnedFd, Vec<(CString, Hint)>)>, Errno> {
+    let mut stack: Vec<Level> = Vec::new();
+    let open = |parent: &dyn AsFd, name: &CStr| -> Result<Option<Level>, Errno> {
         match open_child(parent.as_fd(), name) {
             Ok(opened) => {
                 let listed = children(open_child(&opened, c".")?)?;

@@ -2,6 +2,7 @@
 
 use super::support::{Evidence, Room, Sandbox, Sleeper, condemned, options, pattern, run, run_with};
 use crate::config::{KindRule, RemoveRule, RootConfig};
+use crate::evidence::references::Finder;
 use crate::evidence::source::Settled;
 use crate::model::coverage::{Holder, Reach};
 use crate::model::report::{Reason, Verdict};
@@ -10,6 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
 use std::time::Duration;
 
 const KEPT: fn(Reason) -> (Verdict, Option<Reason>) = |reason| (Verdict::Kept, Some(reason));
@@ -367,4 +369,29 @@ fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once()
     assert!(matches!(result, Err(NotCondemned::Swapped { restored: true })), "{result:?}");
     assert!(group.entries.is_empty());
     assert_eq!(fs::read(room.entry("a/work")).unwrap(), b"work");
+}
+
+/// What a process may bind an entry by after its name is gone.
+#[test]
+fn host_an_entry_that_a_process_refers_to_is_restored_and_goes_when_the_process_does() {
+    for (finder, sees_all) in [(Finder::default(), true), (Finder::by_procfs(), false)] {
+        let room = Room::new();
+        room.stale("held");
+        room.stale("free");
+        let mut evidence = Evidence::of(&room);
+        evidence.finder = Some(finder);
+        let child = Command::new("sleep").arg("600").current_dir(room.entry("held")).spawn().unwrap();
+        let holder = Sleeper::of(child);
+        let told = run(&room.rules(), &mut evidence);
+        assert_eq!(told.of("held"), (Verdict::Restored, Some(Reason::Pinned)));
+        assert_eq!(told.detail("held"), format!("process {} has it as its working directory", holder.id()));
+        drop(holder);
+        if !sees_all {
+            // Where the first process may not be looked at, nothing goes at all.
+            assert!([REMOVED, RESTORED(Reason::NoEvidence)].contains(&told.of("free")), "{told:#?}");
+            continue;
+        }
+        assert_eq!(told.of("free"), REMOVED);
+        assert_eq!(run(&room.rules(), &mut evidence).of("held").0, Verdict::Removed);
+    }
 }

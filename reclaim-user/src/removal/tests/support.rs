@@ -327,6 +327,10 @@ impl Sleeper {
         Self(Command::new("sleep").arg("600").spawn().unwrap())
     }
 
+    pub(super) fn of(child: Child) -> Self {
+        Self(child)
+    }
+
     pub(super) fn id(&self) -> u32 {
         self.0.id()
     }
