@@ -393,7 +393,7 @@ fn summary(
     let Claim { producer, complete, covered, gaps } = claim;
     PassSummary {
         root: rules.name.clone(),
-        // Nothing was asked where there was nothing to ask about; then nothing was removed on it either.
+        // Nothing was asked where the pass was over before there was anything to ask about; then nothing was removed.
         evidence: producer.unwrap_or(Producer::Scan),
         complete,
         covered,
