@@ -4,4 +4,5 @@
 #![no_std]
 
 pub mod abi;
+pub mod reference_abi;
 pub mod walk_abi;

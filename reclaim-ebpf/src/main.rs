@@ -19,6 +19,8 @@ mod maps;
 #[cfg(target_arch = "bpf")]
 mod probes;
 #[cfg(target_arch = "bpf")]
+mod reference;
+#[cfg(target_arch = "bpf")]
 mod walk;
 
 #[cfg(target_arch = "bpf")]

@@ -2,8 +2,8 @@
 
 use crate::OrFail as _;
 use crate::actor::Actor;
+use crate::namespace::make_namespace;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
 use nix::unistd::Uid;
 use std::ffi::OsStr;
 use std::fs;
@@ -47,7 +47,7 @@ pub struct Host {
 impl Host {
     fn make() -> Self {
         // CLONE_NEWNS gives the thread its own root and working directory too, so other tests see nothing of this.
-        unshare(CloneFlags::CLONE_NEWNS).or_fail("unshare the mount namespace");
+        make_namespace().or_fail("unshare the mount namespace");
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
             .or_fail("make / a slave");
         let mount_point = tempfile::Builder::new().prefix("reclaim-test-").tempdir().or_fail("make a directory");

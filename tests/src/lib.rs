@@ -12,6 +12,7 @@ mod helper;
 mod host;
 mod kept;
 mod loops;
+mod namespace;
 mod process;
 mod protocol;
 mod reclaim;

@@ -1,5 +1,6 @@
 //! The helper process that does what an [`Actor`](crate::Actor) is told.
 
+use crate::namespace::make_namespace;
 use crate::protocol::{Answer, PathBytes, Request};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -55,7 +56,7 @@ impl Server {
     fn serve_one(&mut self, request: Request) -> Result<String, String> {
         match request {
             Request::Unshare => enter_private_namespace()?,
-            Request::UnshareSharing => unshare(CloneFlags::CLONE_NEWNS).or_say("unshare")?,
+            Request::UnshareSharing => make_namespace().or_say("unshare")?,
             Request::Join(pid) => join(Path::new(&format!("/proc/{pid}/ns/mnt")))?,
             Request::JoinFile(path) => join(path.as_path())?,
             Request::Bind(source, target) => bind(source.as_path(), target.as_path())?,
@@ -186,7 +187,7 @@ pub(crate) fn become_user(id: u32) -> Result<(), String> {
 }
 
 pub(crate) fn enter_private_namespace() -> Result<(), String> {
-    unshare(CloneFlags::CLONE_NEWNS).or_say("unshare")?;
+    make_namespace().or_say("unshare")?;
     make_private()
 }
 

@@ -77,8 +77,14 @@ fn layer_through_a_link_that_has_gone(host: &Host, mode: Mode) {
     let answer = subject.query(&layer);
     assert_ne!(answer.verdict, "free", "the option could mean it: {answer:?}");
     let pass = subject.sweep();
-    assert!(layer.is_dir() && other.is_dir(), "an option that leads nowhere could mean either: {pass:?}");
-    assert_eq!(pass.removed, 0, "{pass:?}");
+    assert!(layer.is_dir(), "{pass:?}");
+    if pass.evidence == "walk" {
+        // The kernel's own mount of the layer tells which of the two it is.
+        assert!(!other.exists(), "the walk saw nothing on it: {pass:?}");
+    } else {
+        assert!(other.is_dir(), "an option that leads nowhere could mean either: {pass:?}");
+        assert_eq!(pass.removed, 0, "{pass:?}");
+    }
     sandbox.kill();
     subject.sweep_until_gone(&[&layer, &other], NOTHING);
 }

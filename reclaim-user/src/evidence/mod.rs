@@ -11,6 +11,7 @@ pub mod layers;
 mod object;
 pub mod probes;
 pub mod procfs;
+pub mod references;
 pub mod ring;
 pub mod scan;
 pub mod source;

@@ -2,6 +2,7 @@
 
 use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
+use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -13,6 +14,8 @@ pub struct View<'a> {
     pub pins: &'a PinSet,
     /// How much was seen.
     pub coverage: &'a Coverage,
+    /// What refers to condemned entries besides mounts. Only a confirmation looks for that.
+    pub references: &'a References,
     /// Who saw it.
     pub producer: Producer,
     /// The kernel's own list of mounts was walked, or will be for the confirmation.

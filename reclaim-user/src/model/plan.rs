@@ -8,8 +8,9 @@ use std::time::Duration;
 /// directory is slow on some file systems, so batches are parents of their own.
 pub const BATCH_ENTRIES: usize = 4096;
 
-/// Entries that share one wait and one confirmation. They are in memory, about 150 bytes each.
-pub const GROUP_ENTRIES: usize = 65_536;
+/// Entries that share one wait and one confirmation. They are in memory, about 150 bytes each; one
+/// group is removed while the next one is listed, so a pass has two of them.
+pub const GROUP_ENTRIES: usize = 32_768;
 
 /// Shortest time that a group is filled for, so that confirmations do not become most of the work.
 const GROUP_LEAST: Duration = Duration::from_millis(50);

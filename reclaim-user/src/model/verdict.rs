@@ -98,13 +98,19 @@ pub fn by_process(known: Known, process: Process) -> Result<(), Reason> {
 /// # Errors
 /// The reason to keep the entry.
 pub fn by_contents(rules: &RootConfig, lease: Lease, contents: Contents) -> Result<(), Reason> {
-    if !fence::unleased(rules.leases, lease) {
-        return Err(Reason::Leased);
-    }
+    by_lease(rules, lease)?;
     if !fence::may_hold(rules.remove, contents) {
         return Err(Reason::NotEmpty);
     }
     Ok(())
+}
+
+/// Stage 10 alone, for a directory whose emptiness the kernel judges as it removes it.
+///
+/// # Errors
+/// The reason to keep the entry.
+pub fn by_lease(rules: &RootConfig, lease: Lease) -> Result<(), Reason> {
+    if fence::unleased(rules.leases, lease) { Ok(()) } else { Err(Reason::Leased) }
 }
 
 /// Stages 12 and 13. `doubt`: a layer that could not be resolved could be there.

@@ -1,7 +1,7 @@
 //! Confirming: fresh evidence about condemned entries, and the only place where leave to remove is made.
 
 use super::condemn::{Batch, Condemned, key};
-use super::examine::{Examined, Examiner, Stop};
+use super::examine::{Examined, Examiner, Inside, Stop};
 use crate::config::RootConfig;
 use crate::evidence::source::View;
 use crate::model::fence::FileKind;
@@ -67,18 +67,20 @@ pub(super) fn prove(
 ) -> Proof {
     let key = key(batch, condemned);
     let name = condemned.name.to_bytes();
-    let pinned = is_pinned(root, view, batch, condemned);
+    let pinned = view.pins.is_pinned(root, &key) || view.pins.is_pinned(root, name);
     let pins = || match with_pins {
         true => [view.pins.pins_of(root, &key), view.pins.pins_of(root, name)].concat(),
         false => Vec::new(),
     };
     let doubt = doubt(view, name, condemned.empty);
-    let proof = verdict::by_name(rules, name, pinned).and_then(|named| {
+    let referred = view.references.words(&key);
+    let proof = verdict::by_name(rules, name, pinned || referred.is_some()).and_then(|named| {
         let covered = view.coverage.covered(condemned.owner);
         verdict::by_evidence(doubt.is_some(), view.coverage.complete(), covered).map(|()| named)
     });
     Proof(proof.map_err(|reason| match reason {
-        Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: None },
+        Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: referred },
+        Reason::Pinned if referred.is_some() => Denied { reason, pins: Vec::new(), detail: referred },
         Reason::Pinned => Denied { reason, pins: Vec::new(), detail: doubt },
         _ => Denied::of(reason),
     }))
@@ -110,7 +112,7 @@ pub(super) fn confirm(
         Ok(named) => named,
         Err(denied) => return Err((condemned, Some(denied))),
     };
-    match examiner.examine(rules, named, &batch.directory, condemned.stored()) {
+    match examiner.examine(rules, named, &batch.directory, condemned.stored(), Inside::LeaveToRmdir) {
         Ok(examined)
             if (examined.identity, examined.kind, examined.owner)
                 == (condemned.identity, condemned.kind, condemned.owner) =>

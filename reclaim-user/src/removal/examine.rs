@@ -1,6 +1,7 @@
 //! Looking at one entry by descriptor, no further than the fences need.
 
 use super::error::failed;
+use super::place::Root;
 use super::process::Processes;
 use crate::config::{RemoveRule, RootConfig};
 use crate::model::fence::{Contents, FileKind, Lease, Timestamp};
@@ -10,6 +11,7 @@ use crate::sys::directory::{self, Names, Reader};
 use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
 use nix::errno::Errno;
 use nix::fcntl::Flock;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,17 +51,32 @@ pub(super) struct Examiner {
     processes: Processes,
     now: Timestamp,
     mount: Option<u64>,
+    read_once: bool,
+    /// The last entry passed the fences of status, so the next one is opened at once: one look-up of its name less.
+    open_first: bool,
+}
+
+/// Whether an entry's contents are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inside {
+    /// Where the rules ask for it.
+    Look,
+    /// Not in a directory that only goes while it is empty: `rmdir` is the judge of that, and a moment later.
+    LeaveToRmdir,
 }
 
 impl Examiner {
-    /// For entries of the directory with this status.
-    pub(super) fn new(root: &FileStatus) -> Self {
+    /// For entries of this root.
+    pub(super) fn new(root: &Root) -> Self {
         Self {
             reader: Reader::with_room(1024),
             names: Names::default(),
             processes: Processes::default(),
             now: now(),
-            mount: root.mount,
+            mount: root.status.mount,
+            // A tmpfs gives all names that there is room for; others may stop anywhere.
+            read_once: fstatfs(&root.directory).is_ok_and(|status| status.filesystem_type() == TMPFS_MAGIC),
+            open_first: false,
         }
     }
 
@@ -76,18 +93,21 @@ impl Examiner {
         named: Named,
         directory: impl AsFd,
         name: &CStr,
+        inside: Inside,
     ) -> Result<Examined, Stop> {
-        let file = match status_at(&directory, name) {
-            Ok(file) => file,
-            Err(Errno::ENOENT) => return Err(Stop::Vanished),
-            Err(error) => return Err(Stop::Keep(Reason::Failed, Some(failed("statx", error)))),
-        };
-        let known = verdict::by_status(rules, named, &file.status, self.is_mounted(&file), self.now)?;
+        let (file, opened) = self.status(&directory, name)?;
+        let known = verdict::by_status(rules, named, &file.status, self.is_mounted(&file), self.now);
+        let is_directory = file.status.kind == FileKind::Directory;
+        self.open_first = known.is_ok() && is_directory && (rules.leases || looks_inside(rules, inside));
+        let known = known?;
         if let Some(process) = known.process() {
             verdict::by_process(known, self.processes.ask(process))?;
         }
-        let (lease, contents, lock) = self.open(rules, &directory, name, &file)?;
-        verdict::by_contents(rules, lease, contents)?;
+        let (lease, contents, lock) = self.open(rules, &directory, name, &file, opened, inside)?;
+        match inside {
+            Inside::LeaveToRmdir if is_directory => verdict::by_lease(rules, lease)?,
+            Inside::Look | Inside::LeaveToRmdir => verdict::by_contents(rules, lease, contents)?,
+        }
         Ok(Examined {
             identity: file.identity,
             kind: file.status.kind,
@@ -95,6 +115,22 @@ impl Examiner {
             empty: contents == Contents::Empty,
             lock,
         })
+    }
+
+    /// What the entry is, and its descriptor where it was opened for that. A directory is opened first when it will
+    /// have to be opened anyway; whatever keeps it from being opened is for [`Examiner::open`] to tell.
+    fn status(&self, directory: impl AsFd, name: &CStr) -> Result<(FileStatus, Option<OwnedFd>), Stop> {
+        let fault = |error| Stop::Keep(Reason::Failed, Some(failed("statx", error)));
+        if self.open_first
+            && let Ok(opened) = directory::open_entry(&directory, name, true)
+        {
+            return Ok((status_of(&opened).map_err(fault)?, Some(opened)));
+        }
+        match status_at(&directory, name) {
+            Ok(file) => Ok((file, None)),
+            Err(Errno::ENOENT) => Err(Stop::Vanished),
+            Err(error) => Err(fault(error)),
+        }
     }
 
     /// Something is mounted on the entry in our own namespace. Not knowing counts as mounted.
@@ -108,6 +144,8 @@ impl Examiner {
         directory: impl AsFd,
         name: &CStr,
         file: &FileStatus,
+        opened: Option<OwnedFd>,
+        inside: Inside,
     ) -> Result<(Lease, Contents, Option<Flock<OwnedFd>>), Stop> {
         let kind = file.status.kind;
         // A pipe or a device may do anything when it is opened, and a link has nothing to lock.
@@ -119,25 +157,32 @@ impl Examiner {
             FileKind::File => Contents::Something,
             _ => Contents::Unknown,
         };
-        let look_inside = kind == FileKind::Directory && rules.remove == RemoveRule::Empty;
+        let look_inside = kind == FileKind::Directory && looks_inside(rules, inside);
         if !rules.leases && !look_inside {
             return Ok((Lease::Free, contents, None));
         }
         let fault = |call: &str, error| Stop::Keep(Reason::Failed, Some(failed(call, error)));
-        let opened = match directory::open_entry(directory, name, kind == FileKind::Directory) {
-            Ok(opened) => opened,
-            Err(Errno::ENOENT) => return Err(Stop::Vanished),
-            Err(Errno::EWOULDBLOCK) => return Ok((Lease::Held, contents, None)),
-            Err(Errno::EXDEV) => return Err(Reason::Pinned.into()),
-            Err(error) => return Err(fault("openat2", error)),
+        let opened = match opened {
+            Some(opened) => opened,
+            None => {
+                let opened = match directory::open_entry(directory, name, kind == FileKind::Directory) {
+                    Ok(opened) => opened,
+                    Err(Errno::ENOENT) => return Err(Stop::Vanished),
+                    Err(Errno::EWOULDBLOCK) => return Ok((Lease::Held, contents, None)),
+                    Err(Errno::EXDEV) => return Err(Reason::Pinned.into()),
+                    Err(error) => return Err(fault("openat2", error)),
+                };
+                let same = status_of(&opened).map_err(|error| fault("statx", error))?.identity == file.identity;
+                if !same {
+                    return Err(Stop::Keep(Reason::Failed, Some("it was replaced while it was looked at".into())));
+                }
+                opened
+            }
         };
-        let same = status_of(&opened).map_err(|error| fault("statx", error))?.identity == file.identity;
-        if !same {
-            return Err(Stop::Keep(Reason::Failed, Some("it was replaced while it was looked at".into())));
-        }
         if look_inside {
-            let empty = self.reader.is_empty(&opened, &mut self.names).map_err(|error| fault("getdents64", error))?;
-            contents = if empty { Contents::Empty } else { Contents::Something };
+            let empty = self.reader.is_empty(&opened, &mut self.names, self.read_once);
+            contents =
+                if empty.map_err(|error| fault("getdents64", error))? { Contents::Empty } else { Contents::Something };
         }
         if !rules.leases {
             return Ok((Lease::Free, contents, None));
@@ -148,6 +193,10 @@ impl Examiner {
             Err((_, error)) => Err(fault("flock", error)),
         }
     }
+}
+
+fn looks_inside(rules: &RootConfig, inside: Inside) -> bool {
+    rules.remove == RemoveRule::Empty && inside == Inside::Look
 }
 
 fn now() -> Timestamp {

@@ -3,7 +3,7 @@
 use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshift_batch};
 use super::confirm::doubt;
 use super::error::RemovalError;
-use super::examine::{Examined, Examiner, Stop};
+use super::examine::{Examined, Examiner, Inside, Stop};
 use super::lock::{NoStore, STORE, Store};
 use super::options::{Cursor, PassOptions};
 use super::pass::{PIECE, Pass, Report};
@@ -42,6 +42,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let result = self.list_all(&mut work);
         // However the listing ended, what is condemned comes to its end.
         self.conclude_group(&mut work);
+        let store = self.store.take();
+        self.finish(store.as_ref());
+        self.store = store;
         let held = work.pile.into_held().into_iter().map(|name| (name, Reason::Pile));
         // Only an error leaves names that were to be looked at once more.
         let dropped = work.again.into_iter().map(|name| (name, Reason::NoEvidence));
@@ -68,6 +71,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 return Ok(());
             }
             self.breathe();
+            self.collect();
             // Names of the pile are looked at even then: there are no more of them than its threshold.
             if self.is_over() && work.again.is_empty() {
                 self.truncated = true;
@@ -170,7 +174,7 @@ impl Desk<'_, '_> {
 
     fn look(&mut self, name: &CStr, pinned: bool) -> Result<Examined, Stop> {
         let named = verdict::by_name(self.rules, name.to_bytes(), pinned)?;
-        let examined = self.examiner.examine(self.rules, named, &self.root.directory, name)?;
+        let examined = self.examiner.examine(self.rules, named, &self.root.directory, name, Inside::Look)?;
         self.seen.judge(name, examined)
     }
 

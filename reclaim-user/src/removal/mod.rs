@@ -6,7 +6,8 @@
 //! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]);
 //! 3. what passed is *condemned*: moved into `.reclaim/BATCH/` under its own name, so that no path leads to it ([`condemn`]);
 //! 4. every mount call that could have resolved its path in time is waited for, and fresh evidence is taken ([`confirm`]);
-//! 5. what is pinned gets its name back, the rest is removed by descriptor ([`remove`], [`tree`]).
+//! 5. what is pinned gets its name back, the rest is removed by descriptor ([`remove`], [`tree`]), beside the listing
+//!    that goes on ([`finish`]).
 //!
 //! Invariants: nothing is done by path but opening the root; only [`confirm`] makes the token that [`remove`] takes;
 //! a crash at any step leaves condemned entries that the next pass restores or removes; every entry is in one count.
@@ -17,6 +18,7 @@ mod crash;
 mod cursors;
 mod error;
 mod examine;
+mod finish;
 mod leftover;
 mod list;
 mod lock;

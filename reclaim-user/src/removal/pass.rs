@@ -1,14 +1,14 @@
 //! One pass over one root: what its steps share, and the end that every condemned entry comes to.
 
 use super::condemn::{Batch, Condemned, Group};
-use super::confirm::{Denied, Proof, confirm, prove};
+use super::confirm::{Denied, Proof, prove};
 use super::crash;
 use super::error::RemovalError;
 use super::examine::Examiner;
+use super::finish::{Ended, Hand, Proven, Tools, end};
 use super::lock::Store;
 use super::options::{EntryEvent, PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
-use super::remove::{Removal, remove};
 use super::restore::restore;
 use crate::config::RootConfig;
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
@@ -20,6 +20,7 @@ use crate::sys::directory;
 use nix::fcntl::Flock;
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,7 @@ pub fn pass<E: EvidenceSource>(
         state.cursor = Default::default();
         return Ok(summary(rules, report, claim, options, false, begun));
     };
-    let examiner = Examiner::new(&root.status);
+    let examiner = Examiner::new(&root);
     let mut pass = Pass {
         rules,
         index,
@@ -90,6 +91,7 @@ pub fn pass<E: EvidenceSource>(
         verified: false,
         store: None,
         root_lock: None,
+        hand: None,
     };
     let result = pass.run();
     let Pass { report, claim, truncated, store, root, .. } = pass;
@@ -124,6 +126,8 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     pub(super) store: Option<Store>,
     /// Held instead of the store's lock while there is no room for a store.
     pub(super) root_lock: Option<Flock<OwnedFd>>,
+    /// The group that is being removed while the listing goes on.
+    hand: Option<Hand>,
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
@@ -133,6 +137,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         } else if let Some(store) = Store::open_existing(&self.root)? {
             crash::step("after-lock");
             let result = self.leftovers(&store);
+            self.finish(Some(&store));
             self.store = Some(store);
             result?;
         }
@@ -163,36 +168,99 @@ impl<E: EvidenceSource> Pass<'_, E> {
     }
 
     /// Waits, confirms, and restores or removes every entry of a group. Nothing of it is left without an end, but for
-    /// what cannot be moved or removed.
+    /// what cannot be moved or removed. [`Pass::finish`] has to follow: the removal may still be under way.
     pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group) {
         let Group { batches, entries, .. } = group;
-        if !entries.is_empty() {
-            crash::step("after-condemn");
-            let proofs = self.wait().and_then(|()| self.prove(&batches, &entries));
-            crash::step("after-confirm");
-            self.examiner.refresh();
-            match proofs {
-                Ok(proofs) => {
-                    for (condemned, proof) in entries.into_iter().zip(proofs) {
-                        self.breathe();
-                        self.end(&batches, condemned, proof);
-                    }
-                }
-                Err(note) => {
-                    self.block(Reason::NoEvidence, note);
-                    for condemned in entries {
-                        self.breathe();
-                        self.give_back(&batches, condemned, Denied::of(Reason::NoEvidence));
-                    }
+        let batches: Arc<[Batch]> = batches.into();
+        if entries.is_empty() {
+            return self.remove_batches(store, &batches);
+        }
+        crash::step("after-condemn");
+        let waited = self.wait();
+        // One group at a time, and no proof is older than it has to be.
+        self.finish(store);
+        let proofs = waited.and_then(|()| self.prove(&batches, &entries));
+        crash::step("after-confirm");
+        match proofs {
+            Ok(proofs) => {
+                let proven = Proven { batches, entries: entries.into_iter().zip(proofs).collect() };
+                let Self { rules, root, options, .. } = self;
+                let tools = || Tools {
+                    rules: (*rules).clone(),
+                    examiner: Examiner::new(root),
+                    stop: options.stop.as_ref().map(Arc::clone),
+                };
+                match Hand::over(proven, tools) {
+                    Ok(hand) => self.hand = Some(hand),
+                    Err(proven) => self.end_here(store, proven),
                 }
             }
-            crash::step("after-remove");
+            Err(note) => {
+                self.block(Reason::NoEvidence, note);
+                for condemned in entries {
+                    self.breathe();
+                    self.give_back(&batches, condemned, Denied::of(Reason::NoEvidence));
+                }
+                self.remove_batches(store, &batches);
+            }
         }
+        self.report.progress();
+    }
+
+    /// Brings the entries of a group to their ends on this thread.
+    fn end_here(&mut self, store: Option<&Store>, proven: Proven) {
+        let Proven { batches, entries } = proven;
+        self.examiner.refresh();
+        for (condemned, proof) in entries {
+            self.breathe();
+            let Self { options, evidence, between, report, breathed, rules, examiner, .. } = self;
+            let mut go_on = || {
+                if breathed.elapsed() >= PIECE {
+                    report.progress();
+                    between(evidence);
+                    *breathed = Instant::now();
+                }
+                !options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+            };
+            let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, &mut go_on);
+            self.take(&batches, ended);
+        }
+        crash::step("after-remove");
+        self.remove_batches(store, &batches);
+    }
+
+    /// Takes what is ready of the group that is being removed meanwhile.
+    pub(super) fn collect(&mut self) {
+        while let Some(ready) = self.hand.as_ref().and_then(Hand::ready) {
+            self.take_all(ready);
+        }
+    }
+
+    /// Waits until the group that is being removed meanwhile is through.
+    pub(super) fn finish(&mut self, store: Option<&Store>) {
+        while let Some(ready) = self.hand.as_ref().and_then(|hand| hand.wait(PIECE)) {
+            self.take_all(ready);
+            self.breathe();
+        }
+        if let Some(hand) = self.hand.take() {
+            let batches = hand.close();
+            crash::step("after-remove");
+            self.remove_batches(store, &batches);
+            self.report.progress();
+        }
+    }
+
+    fn take_all(&mut self, results: Vec<Ended>) {
+        if let Some(batches) = self.hand.as_ref().map(|hand| Arc::clone(&hand.batches)) {
+            results.into_iter().for_each(|ended| self.take(&batches, ended));
+        }
+    }
+
+    fn remove_batches(&self, store: Option<&Store>, batches: &[Batch]) {
         for batch in batches.iter().filter(|batch| !batch.makeshift) {
             // What is still condemned keeps it from being removed.
             let _ = store.map(|store| directory::remove_directory(store.directory(), &batch.name));
         }
-        self.report.progress();
     }
 
     /// Waits until every mount call that could have resolved an old path is over.
@@ -228,47 +296,30 @@ impl<E: EvidenceSource> Pass<'_, E> {
         Ok(entries.iter().map(proof).collect())
     }
 
-    /// Brings one condemned entry to its end.
-    fn end(&mut self, batches: &[Batch], condemned: Condemned, proof: Proof) {
-        let batch = &batches[condemned.batch];
-        let confirmed = match confirm(self.rules, &mut self.examiner, batch, condemned, proof) {
-            Ok(confirmed) => confirmed,
-            Err((condemned, Some(denied))) => return self.give_back(batches, condemned, denied),
-            Err((condemned, None)) => {
-                // Somebody else removed it.
-                return self.report.entry(condemned.name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
-            }
+    /// Counts, remembers and tells what became of an entry, and gives it its name back where it has to have it.
+    fn take(&mut self, batches: &[Batch], ended: Ended) {
+        let key = |condemned: &Condemned| {
+            (batches[condemned.batch].name.to_bytes().to_vec(), condemned.name.to_bytes().to_vec())
         };
-        let key = (batch.name.to_bytes().to_vec(), confirmed.condemned().name.to_bytes().to_vec());
-        let rule = self.rules.remove;
-        let name = confirmed.condemned().name.clone();
-        let Self { options, evidence, between, report, breathed, .. } = self;
-        let mut go_on = || {
-            if breathed.elapsed() >= PIECE {
-                report.progress();
-                between(evidence);
-                *breathed = Instant::now();
+        match ended {
+            Ended::Gone(condemned) => {
+                if !self.state.stuck.is_empty() {
+                    self.state.stuck.remove(&key(&condemned));
+                }
+                self.report.entry(condemned.name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
             }
-            !options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
-        };
-        let removal = remove(confirmed, batch, rule, &mut go_on);
-        match removal {
-            Removal::Gone => {
-                self.state.stuck.remove(&key);
-                self.report.entry(name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
-                crash::step("mid-remove");
-            }
-            Removal::Filled(condemned) => self.give_back(batches, condemned, Denied::of(Reason::NotEmpty)),
-            Removal::Mounted(condemned) => self.give_back(batches, condemned, Denied::of(Reason::Pinned)),
-            Removal::Stuck(fault) => {
+            Ended::Denied(condemned, denied) => self.give_back(batches, condemned, denied),
+            Ended::Stuck(condemned, fault) => {
+                let key = key(&condemned);
                 let stuck = Stuck::again(self.state.stuck.get(&key).copied(), Instant::now());
                 self.state.stuck.insert(key, stuck);
                 let detail = Some(format!("it stays condemned and is tried again more and more rarely: {fault}"));
-                self.report.entry(name.to_bytes(), Outcome::Condemned, Some(Reason::Failed), Vec::new(), detail);
+                let name = condemned.name.to_bytes();
+                self.report.entry(name, Outcome::Condemned, Some(Reason::Failed), Vec::new(), detail);
             }
-            Removal::Interrupted => {
+            Ended::Interrupted(condemned) => {
                 let detail = Some("reclaim was told to stop half-way; a later pass goes on".into());
-                self.report.entry(name.to_bytes(), Outcome::Condemned, None, Vec::new(), detail);
+                self.report.entry(condemned.name.to_bytes(), Outcome::Condemned, None, Vec::new(), detail);
             }
         }
     }

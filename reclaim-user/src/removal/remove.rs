@@ -13,15 +13,15 @@ use nix::errno::Errno;
 #[derive(Debug)]
 pub(super) enum Removal {
     /// It is gone.
-    Gone,
+    Gone(Condemned),
     /// It came to hold something after it was confirmed, and only what is empty may go.
     Filled(Condemned),
     /// Something is mounted there in our own namespace.
     Mounted(Condemned),
     /// It could not be removed, or not all of it.
-    Stuck(String),
+    Stuck(Condemned, String),
     /// It was told to stop half-way. A later pass goes on.
-    Interrupted,
+    Interrupted(Condemned),
 }
 
 /// Removes an entry. `go_on` is asked now and then; once it says no, a tree is left half-way.
@@ -36,15 +36,15 @@ pub(super) fn remove(
         (FileKind::Directory, RemoveRule::Empty) => ("rmdir", directory::remove_directory(&batch.directory, name)),
         (FileKind::Directory, RemoveRule::Tree) => match tree::remove(&batch.directory, name, go_on) {
             tree::Outcome::Gone => ("rmdir", Ok(())),
-            tree::Outcome::Interrupted => return Removal::Interrupted,
-            tree::Outcome::Failed(faults) => return Removal::Stuck(faults),
+            tree::Outcome::Interrupted => return Removal::Interrupted(confirmed.into_condemned()),
+            tree::Outcome::Failed(faults) => return Removal::Stuck(confirmed.into_condemned(), faults),
         },
         _ => ("unlinkat", directory::remove_file(&batch.directory, name)),
     };
     match result {
-        Ok(()) | Err(Errno::ENOENT) => Removal::Gone,
+        Ok(()) | Err(Errno::ENOENT) => Removal::Gone(confirmed.into_condemned()),
         Err(Errno::ENOTEMPTY | Errno::EEXIST) => Removal::Filled(confirmed.into_condemned()),
         Err(Errno::EBUSY) => Removal::Mounted(confirmed.into_condemned()),
-        Err(error) => Removal::Stuck(failed(call, error)),
+        Err(error) => Removal::Stuck(confirmed.into_condemned(), failed(call, error)),
     }
 }

@@ -18,6 +18,7 @@ pub use walked::Asked;
 
 use super::clock::{Reading, Waited};
 use super::probes::{ProbeError, ProbeOptions, Probes};
+use super::references::{Finder, Gap};
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
 use super::walk::{WalkError, Walker};
@@ -25,6 +26,7 @@ use crate::model::coverage::Coverage;
 use crate::model::event::{Event, Hook};
 use crate::model::id::{Location, NamespaceId};
 use crate::model::live::{self, LiveSet};
+use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -96,6 +98,10 @@ pub struct Engine {
     asked: Option<(Vec<Location>, Reading)>,
     /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
     unasked: bool,
+    finder: Finder,
+    references: References,
+    /// The claim of the last confirmation.
+    claim: Option<Coverage>,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -159,6 +165,9 @@ impl Engine {
             walk_coverage: None,
             asked: None,
             unasked: true,
+            finder: Finder::default(),
+            references: References::NONE,
+            claim: None,
             live,
             taken: now,
             listed: now,
@@ -276,11 +285,14 @@ impl Engine {
     /// The view right after a walk that came to its end.
     fn walked(&mut self) -> View<'_> {
         let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
-        View { pins: self.live.pins(), coverage: claim, producer: Producer::Walk, walks: true }
+        let references = const { &References::NONE };
+        View { pins: self.live.pins(), coverage: claim, references, producer: Producer::Walk, walks: true }
     }
 
     fn view(&self) -> View<'_> {
-        View { pins: self.live.pins(), coverage: self.live.coverage(), producer: self.producer(), walks: false }
+        let references = const { &References::NONE };
+        let (pins, coverage) = (self.live.pins(), self.live.coverage());
+        View { pins, coverage, references, producer: self.producer(), walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -394,6 +406,38 @@ impl EvidenceSource for Engine {
     }
 
     fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {
+        // Before mounts: whoever binds an entry and lets go of what it was bound by is seen by the one or the other.
+        let mut gaps = self.refer(condemned, References::NONE);
+        let producer = self.confirm_mounts(root, condemned)?;
+        if self.finder.is_quick() {
+            // Once more, for a descriptor that a call under way got by the old path.
+            let references = std::mem::take(&mut self.references);
+            gaps = self.refer(condemned, references);
+        }
+        let mut claim = match producer {
+            Producer::Walk => self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities())).clone(),
+            Producer::Live | Producer::Scan => self.live.coverage().clone(),
+        };
+        for (cause, count, reach) in gaps {
+            claim.lower(cause, count, reach);
+        }
+        let coverage = self.claim.insert(claim);
+        let walks = producer == Producer::Walk;
+        Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer, walks })
+    }
+}
+
+impl Engine {
+    /// Looks for references to condemned entries and adds them to those that are known already.
+    fn refer(&mut self, condemned: &[CondemnedIn<'_>], known: References) -> Vec<Gap> {
+        let found = self.finder.find(condemned);
+        self.references = known;
+        self.references.extend(found.references);
+        found.gaps
+    }
+
+    /// Brings the live set up to the moment for condemned entries. Returns who speaks for it.
+    fn confirm_mounts(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Producer, EngineError> {
         // What tables show is brought up to the moment first: a pin that anyone sees wins, and the work directory of an
         // overlay is a layer that no mount shows.
         if self.walker.is_none() || self.probes.is_none() || self.live.has_gap() {
@@ -408,16 +452,16 @@ impl EvidenceSource for Engine {
         };
         let asked: Vec<Asked<'_>> = condemned.iter().map(|condemned| (condemned.directory, place(condemned))).collect();
         match self.walker.as_mut().map(|walker| walked::walk(walker, &asked)) {
-            None => Ok(self.view()),
+            None => Ok(self.producer()),
             Some(Ok(pins)) => {
                 self.live.see(pins);
                 self.asked = None;
-                Ok(self.walked())
+                Ok(Producer::Walk)
             }
             Some(Err(error)) => {
                 warn!("the kernel's own list of mounts cannot be relied on: {}", error_chain(&error));
                 self.baseline()?;
-                Ok(self.view())
+                Ok(self.producer())
             }
         }
     }

@@ -268,7 +268,7 @@ fn own_table(procfs: &Procfs) -> Result<Table, ScanError> {
 }
 
 /// Whether procfs may keep tasks from the caller. Not being able to tell counts as yes.
-fn filtered(procfs: &Procfs) -> bool {
+pub(in crate::evidence) fn filtered(procfs: &Procfs) -> bool {
     if !procfs.shows_initial_pid_namespace() {
         return true;
     }

@@ -1,12 +1,14 @@
 //! A tmpfs of its own for each test, evidence from a small scanner of /proc, and sandboxes as child processes.
 
 use crate::config::{KindRule, RemoveRule, RootConfig};
+use crate::evidence::references::Finder;
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
 use crate::model::coverage::{Coverage, Identities};
 use crate::model::id::{Device, Location, MountId, NamespaceId};
 use crate::model::mount::{Layer, Mount, MountTable};
 use crate::model::pin::Pin;
 use crate::model::pin_set::{NamespacePins, PinSet};
+use crate::model::reference::References;
 use crate::model::report::{PassSummary, Producer, Reason, Verdict};
 use crate::removal::{EntryEvent, PassEvent, PassOptions, RemovalError, RootState, locate, pass};
 use nix::mount::{MsFlags, mount};
@@ -109,6 +111,9 @@ pub(super) struct Evidence {
     location: Location,
     pins: PinSet,
     coverage: Coverage,
+    references: References,
+    /// Whether confirm looks for references too.
+    pub(super) finder: Option<Finder>,
     /// Ends of the next waits; [`Settled::Clock`] after the last.
     pub(super) settled: Vec<Settled>,
     /// Done once, while everything condemned waits for confirmation.
@@ -142,6 +147,8 @@ impl Evidence {
             pins: PinSet::watching([location.clone()]),
             location,
             coverage: full(),
+            references: References::NONE,
+            finder: None,
             settled: Vec::new(),
             while_condemned: None,
             late_pins: Vec::new(),
@@ -187,7 +194,8 @@ impl Evidence {
     }
 
     fn view(&self) -> View<'_> {
-        View { pins: &self.pins, coverage: &self.coverage, producer: Producer::Scan, walks: false }
+        let (pins, coverage, references) = (&self.pins, &self.coverage, &self.references);
+        View { pins, coverage, references, producer: Producer::Scan, walks: false }
     }
 
     /// A pin on a place below the root.
@@ -227,12 +235,19 @@ impl EvidenceSource for Evidence {
         if self.settled.is_empty() { Settled::Clock } else { self.settled.remove(0) }
     }
 
-    fn confirm(&mut self, _root: usize, _condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, NoEvidence> {
+    fn confirm(&mut self, _root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, NoEvidence> {
         self.confirmed += 1;
         if self.confirm_fails {
             return Err(NoEvidence);
         }
+        let mut gaps = Vec::new();
+        if let Some(finder) = &mut self.finder {
+            let found = finder.find(condemned);
+            self.references = found.references;
+            gaps = found.gaps;
+        }
         self.take(true);
+        gaps.into_iter().for_each(|(cause, count, reach)| self.coverage.lower(cause, count, reach));
         Ok(self.view())
     }
 }

@@ -1,0 +1,120 @@
+//! What the iterators that look for references to entries and userspace agree on.
+
+use crate::walk_abi::WALK_NAME;
+
+/// A raw tracepoint that is never attached, run on demand with two arguments: the descriptor of a directory in the table
+/// of the calling task, and the number that records call the directory by.
+pub const REFERENCE_BASE_PROGRAM: &str = "reference_base";
+/// Iterator over every open file.
+pub const REFERENCE_FILE_PROGRAM: &str = "reference_file";
+/// Iterator over every task.
+pub const REFERENCE_TASK_PROGRAM: &str = "reference_task";
+/// Read-only global of type [`ReferenceLayout`], set before load.
+pub const REFERENCE_LAYOUT_GLOBAL: &str = "REFERENCE_LAYOUT";
+/// Hash from the address of a directory's inode to the directory's number, and from the address of a super block that
+/// such directories lie in to [`REFERENCE_SUPER_BLOCK`].
+pub const REFERENCE_BASES_MAP: &str = "REFERENCE_BASES";
+/// Array with one [`ReferenceState`].
+pub const REFERENCE_STATE_MAP: &str = "REFERENCE_STATE";
+
+/// Room for directories whose children are entries, and for their super blocks.
+pub const REFERENCE_BASE_SLOTS: u32 = 2048;
+/// What the address of a super block leads to.
+pub const REFERENCE_SUPER_BLOCK: u32 = u32::MAX;
+
+/// An open file, `O_PATH` or not.
+pub const REFERENCE_FILE: u32 = 1;
+/// A working directory.
+pub const REFERENCE_WORKING_DIRECTORY: u32 = 2;
+/// A root directory.
+pub const REFERENCE_ROOT: u32 = 3;
+/// The program that a task runs.
+pub const REFERENCE_EXECUTABLE: u32 = 4;
+
+/// How a look goes. Userspace sets all to zero but `own`; the programs count.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReferenceState {
+    /// The process whose references are not written, by its number in the first pid namespace; 0 for none.
+    pub own: u32,
+    /// Directories that were given.
+    pub bases: u32,
+    /// Directories that could not be found by their descriptor.
+    pub unfound: u32,
+    /// Tasks of the own process that were met.
+    pub own_tasks: u32,
+    /// Open files of the own process that are one of the directories.
+    pub own_files: u32,
+    /// Places that could not be followed up, or records that could not be written: the look is void.
+    pub broken: u32,
+    /// The iterator over files came to its end.
+    pub files_ended: u32,
+    /// The iterator over tasks came to its end.
+    pub tasks_ended: u32,
+}
+
+/// One reference to an entry, as an iterator writes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReferenceRecord {
+    /// Number of the directory that the entry is in.
+    pub base: u32,
+    /// [`REFERENCE_FILE`] and so on.
+    pub kind: u32,
+    /// The process, by its number in the first pid namespace.
+    pub process: u32,
+    /// 1 when the place is the entry itself, 0 when it lies below.
+    pub exact: u32,
+    /// Inode number of the entry.
+    pub entry: u64,
+    /// Name of the entry, ended by a zero byte.
+    pub name: [u8; WALK_NAME],
+}
+
+/// Byte offsets of kernel structure members, looked up in the running kernel's BTF by userspace.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReferenceLayout {
+    /// `task_struct.tgid`.
+    pub task_tgid: u32,
+    /// `task_struct.group_leader`.
+    pub task_leader: u32,
+    /// `task_struct.files`.
+    pub task_files: u32,
+    /// `task_struct.fs`.
+    pub task_fs: u32,
+    /// `task_struct.mm`.
+    pub task_mm: u32,
+    /// `files_struct.fdt`.
+    pub files_fdt: u32,
+    /// `fdtable.max_fds`.
+    pub fdt_max: u32,
+    /// `fdtable.fd`.
+    pub fdt_fd: u32,
+    /// `file.f_path` plus `path.dentry`.
+    pub file_dentry: u32,
+    /// `fs_struct.pwd` plus `path.dentry`.
+    pub fs_working: u32,
+    /// `fs_struct.root` plus `path.dentry`.
+    pub fs_root: u32,
+    /// `mm_struct.exe_file`.
+    pub mm_executable: u32,
+    /// `dentry.d_sb`.
+    pub dentry_super: u32,
+    /// `dentry.d_parent`.
+    pub dentry_parent: u32,
+    /// `dentry.d_inode`.
+    pub dentry_inode: u32,
+    /// `dentry.d_name` plus `qstr.name`.
+    pub dentry_name: u32,
+    /// `inode.i_ino`.
+    pub inode_number: u32,
+    /// `inode.i_nlink`.
+    pub inode_links: u32,
+}
+
+/// Words in a [`ReferenceLayout`].
+pub const REFERENCE_LAYOUT_WORDS: usize = core::mem::size_of::<ReferenceLayout>() / 4;
+
+const _: () = assert!(core::mem::size_of::<ReferenceState>() == 32);
+const _: () = assert!(core::mem::size_of::<ReferenceRecord>() == 24 + WALK_NAME);

@@ -1,0 +1,78 @@
+//! Where the structures that lead to references keep their members.
+
+use crate::evidence::btf::{LayoutError, Types};
+use reclaim_ebpf::reference_abi::ReferenceLayout;
+
+/// The layout of the kernel that BTF bytes describe. Pure.
+///
+/// # Errors
+/// The bytes are malformed or lack something that is needed.
+pub(super) fn layout(bytes: &[u8]) -> Result<ReferenceLayout, LayoutError> {
+    const WANTED: [&str; 10] =
+        ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "mm_struct", "dentry", "qstr", "inode"];
+    let types = Types::index(bytes, &WANTED)?;
+    Ok(ReferenceLayout {
+        task_tgid: types.offset("task_struct", &["tgid"])?,
+        task_leader: types.offset("task_struct", &["group_leader"])?,
+        task_files: types.offset("task_struct", &["files"])?,
+        task_fs: types.offset("task_struct", &["fs"])?,
+        task_mm: types.offset("task_struct", &["mm"])?,
+        files_fdt: types.offset("files_struct", &["fdt"])?,
+        fdt_max: types.offset("fdtable", &["max_fds"])?,
+        fdt_fd: types.offset("fdtable", &["fd"])?,
+        file_dentry: types.offset("file", &["f_path", "dentry"])?,
+        fs_working: types.offset("fs_struct", &["pwd", "dentry"])?,
+        fs_root: types.offset("fs_struct", &["root", "dentry"])?,
+        mm_executable: types.offset("mm_struct", &["exe_file"])?,
+        dentry_super: types.offset("dentry", &["d_sb"])?,
+        dentry_parent: types.offset("dentry", &["d_parent"])?,
+        dentry_inode: types.offset("dentry", &["d_inode"])?,
+        dentry_name: types.offset("dentry", &["d_name", "name"])?,
+        inode_number: types.offset("inode", &["i_ino"])?,
+        inode_links: types.offset("inode", &["i_nlink"])?,
+    })
+}
+
+/// The words that the object's global has to hold, in the order of the structure.
+pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
+    let ReferenceLayout {
+        task_tgid,
+        task_leader,
+        task_files,
+        task_fs,
+        task_mm,
+        files_fdt,
+        fdt_max,
+        fdt_fd,
+        file_dentry,
+        fs_working,
+        fs_root,
+        mm_executable,
+        dentry_super,
+        dentry_parent,
+        dentry_inode,
+        dentry_name,
+        inode_number,
+        inode_links,
+    } = *layout;
+    vec![
+        task_tgid,
+        task_leader,
+        task_files,
+        task_fs,
+        task_mm,
+        files_fdt,
+        fdt_max,
+        fdt_fd,
+        file_dentry,
+        fs_working,
+        fs_root,
+        mm_executable,
+        dentry_super,
+        dentry_parent,
+        dentry_inode,
+        dentry_name,
+        inode_number,
+        inode_links,
+    ]
+}

@@ -1,0 +1,101 @@
+//! References to condemned entries that are no mounts: descriptors, working directories, roots, programs that are run.
+//!
+//! After an entry was renamed no path leads to it, but whoever has one of these can bind it still. Not seen: descriptors
+//! on their way through a socket, those that only an io_uring keeps, and a call of open(2) that has resolved the old path
+//! and not yet given its descriptor.
+
+mod iterators;
+mod known_answer;
+mod layout;
+mod procfs;
+
+pub use iterators::{Iterators, ReferenceError};
+
+use super::source::CondemnedIn;
+use crate::model::coverage::{GapCause, Reach};
+use crate::model::reference::{Reference, References};
+use std::error::Error;
+use std::iter::successors;
+use tracing::{info, warn};
+
+/// What lowers a claim.
+pub type Gap = (GapCause, u64, Reach);
+
+/// What a look found, and what it could not see.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// References by entry.
+    pub references: References,
+    /// What was not seen.
+    pub gaps: Vec<Gap>,
+}
+
+/// Looks for references, by the best means that works. Nothing is loaded before the first look.
+#[derive(Debug, Default)]
+pub struct Finder {
+    means: Means,
+}
+
+#[derive(Debug, Default)]
+enum Means {
+    #[default]
+    Unasked,
+    Iterators(Box<Iterators>),
+    Procfs,
+}
+
+impl Finder {
+    /// One that reads procfs only.
+    #[must_use]
+    pub fn by_procfs() -> Self {
+        Self { means: Means::Procfs }
+    }
+
+    /// A look takes no longer than a moment.
+    #[must_use]
+    pub fn is_quick(&self) -> bool {
+        matches!(self.means, Means::Iterators(_))
+    }
+
+    /// Everything that refers to an entry in one of the directories, which lie in one file system, or below it. The
+    /// calling process does not count.
+    pub fn find(&mut self, condemned: &[CondemnedIn<'_>]) -> Found {
+        if condemned.is_empty() {
+            return Found::default();
+        }
+        if matches!(self.means, Means::Unasked) {
+            self.means = match Iterators::load() {
+                Ok(iterators) => Means::Iterators(Box::new(iterators)),
+                Err(error) => {
+                    info!("/proc is read for references to entries: {}", chain(&error));
+                    Means::Procfs
+                }
+            };
+        }
+        if let Means::Iterators(iterators) = &mut self.means {
+            match iterators.look(condemned) {
+                Ok(found) => return found,
+                Err(error) => warn!("/proc is read for references to entries: {}", chain(&error)),
+            }
+        }
+        procfs::look(condemned)
+    }
+}
+
+fn chain(error: &dyn Error) -> String {
+    let causes = successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Adds a reference to an entry by its name.
+fn add(references: &mut References, directory: &CondemnedIn<'_>, name: &[u8], reference: Reference) {
+    let key = match &*directory.path {
+        [] => name.to_vec(),
+        path => [path, name].join(&b'/'),
+    };
+    references.add(key, reference);
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,264 @@
+//! References on the running kernel. Needs root.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
+
+use super::*;
+use crate::model::pin::Place;
+use crate::model::reference::ReferenceKind;
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
+use nix::unistd::fchdir;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Instant;
+
+/// Where the entries are, as the pin set calls it.
+const STORE: &str = ".reclaim/batch";
+
+/// A tmpfs in a mount namespace of this thread's own, with entries in the place of a batch.
+struct Scene {
+    place: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        unshare(CloneFlags::CLONE_NEWNS).expect("this test needs root: cargo xtask test");
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        mount(Some("tmpfs"), place.path(), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        let scene = Self { place };
+        for name in ["a", "b/below/deep"] {
+            fs::create_dir_all(scene.entry(name)).unwrap();
+        }
+        fs::write(scene.entry("b/below/file"), "text").unwrap();
+        scene
+    }
+
+    fn entry(&self, name: &str) -> PathBuf {
+        self.place.path().join(STORE).join(name)
+    }
+
+    /// References of a process as both means see them, which have to agree.
+    fn references(&self, process: u32) -> Vec<(&'static str, ReferenceKind, Place)> {
+        let by_iterators = self.by(&mut Finder::default(), process);
+        assert_eq!(by_iterators, self.by(&mut Finder::by_procfs(), process), "iterators (left) and procfs differ");
+        by_iterators
+    }
+
+    fn by(&self, finder: &mut Finder, process: u32) -> Vec<(&'static str, ReferenceKind, Place)> {
+        let directory = path_only(&self.place.path().join(STORE));
+        let condemned = [CondemnedIn { directory: directory.as_fd(), path: STORE.into() }];
+        let found = finder.find(&condemned);
+        let mut seen = Vec::new();
+        for name in ["a", "b"] {
+            let key = format!("{STORE}/{name}");
+            let of = found.references.of(key.as_bytes()).iter();
+            seen.extend(
+                of.filter(|reference| reference.process == Some(process))
+                    .map(|reference| (name, reference.kind, reference.place)),
+            );
+        }
+        seen.sort();
+        seen.dedup();
+        seen
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = umount2(self.place.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+fn path_only(path: &Path) -> OwnedFd {
+    open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap()
+}
+
+/// A process that has what a script in Python set up, until it is dropped.
+struct Helper(Child);
+
+impl Helper {
+    fn new(scene: &Scene, script: &str) -> Self {
+        let script = format!(
+            "import os, sys, threading, socket, array, ctypes\n{script}\nprint('ready', flush=True)\nsys.stdin.read()"
+        );
+        let mut child = Command::new("python3")
+            .args(["-c", &script])
+            .env("STORE", scene.place.path().join(STORE))
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        assert_eq!(told, "ready\n");
+        Self(child)
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a test on a thread that ends with it, since it moves to a mount namespace.
+fn in_scene(test: impl FnOnce(&Scene) + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| test(&Scene::new()));
+    });
+}
+
+use Place::{Below, Exact};
+use ReferenceKind::{Descriptor, Executable, Root, WorkingDirectory};
+
+fn expect(script: &str, expected: &[(&'static str, ReferenceKind, Place)]) {
+    in_scene(|scene| {
+        let helper = Helper::new(scene, script);
+        assert_eq!(scene.references(helper.id()), expected, "{script}");
+        drop(helper);
+    });
+}
+
+#[test]
+fn host_descriptors_at_and_below_an_entry_are_found() {
+    expect("d = os.open(os.environ['STORE'] + '/a', os.O_PATH)", &[("a", Descriptor, Exact)]);
+    expect("d = os.open(os.environ['STORE'] + '/a', os.O_RDONLY)", &[("a", Descriptor, Exact)]);
+    expect("d = os.open(os.environ['STORE'] + '/b/below/deep', os.O_PATH)", &[("b", Descriptor, Below)]);
+    expect("d = os.open(os.environ['STORE'] + '/b/below/file', os.O_RDONLY)", &[("b", Descriptor, Below)]);
+    expect("d = os.open(os.environ['STORE'], os.O_PATH)", &[]);
+}
+
+#[test]
+fn host_working_directories_and_roots_are_found() {
+    expect("os.chdir(os.environ['STORE'] + '/a')", &[("a", WorkingDirectory, Exact)]);
+    expect("os.chdir(os.environ['STORE'] + '/b/below')", &[("b", WorkingDirectory, Below)]);
+    expect(
+        "os.chroot(os.environ['STORE'] + '/b'); os.chdir('/')",
+        &[("b", WorkingDirectory, Exact), ("b", Root, Exact)],
+    );
+}
+
+/// CLONE_FS is 0x200, CLONE_FILES 0x400.
+#[test]
+fn host_a_thread_with_directories_or_files_of_its_own_is_found() {
+    let thread = |act: &str| {
+        format!(
+            "done = threading.Event()\ndef run():\n  ctypes.CDLL(None).unshare(0x600)\n  {act}\n  done.set()\n  \
+             threading.Event().wait()\nthreading.Thread(target=run, daemon=True).start()\ndone.wait()"
+        )
+    };
+    expect(&thread("os.chdir(os.environ['STORE'] + '/a')"), &[("a", WorkingDirectory, Exact)]);
+    expect(&thread("os.open(os.environ['STORE'] + '/b/below', os.O_PATH)"), &[("b", Descriptor, Below)]);
+}
+
+#[test]
+fn host_a_program_that_runs_is_found() {
+    in_scene(|scene| {
+        let program = scene.entry("b/sleep");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let child = Command::new(&program).arg("600").current_dir("/").spawn().unwrap();
+        let helper = Helper(child);
+        assert_eq!(scene.references(helper.id()), [("b", Executable, Below)]);
+    });
+}
+
+/// The limit that is documented: what no task has open is not seen.
+#[test]
+fn host_a_descriptor_in_flight_is_not_seen_and_one_that_arrived_is() {
+    let send = "a, b = socket.socketpair(socket.AF_UNIX)\nd = os.open(os.environ['STORE'] + '/a', os.O_PATH)\n\
+                a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [d]))])\nos.close(d)\n";
+    expect(send, &[]);
+    expect(&format!("{send}b.recvmsg(1, 100)"), &[("a", Descriptor, Exact)]);
+}
+
+#[test]
+fn host_equal_inode_numbers_elsewhere_do_not_matter() {
+    in_scene(|scene| {
+        let other = Scene::new();
+        assert_eq!(fs::metadata(scene.entry("a")).unwrap().ino(), fs::metadata(other.entry("a")).unwrap().ino());
+        let helper = Helper::new(&other, "os.chdir(os.environ['STORE'] + '/a')");
+        assert_eq!(scene.references(helper.id()), []);
+        assert_eq!(other.references(helper.id()), [("a", WorkingDirectory, Exact)]);
+    });
+}
+
+#[test]
+fn host_the_own_process_does_not_count_and_what_went_is_gone() {
+    in_scene(|scene| {
+        let own = path_only(&scene.entry("a"));
+        assert_eq!(scene.references(std::process::id()), []);
+        let helper = Helper::new(scene, "os.chdir(os.environ['STORE'] + '/a')");
+        let process = helper.id();
+        assert!(!scene.references(process).is_empty());
+        drop((helper, own));
+        assert_eq!(scene.references(process), []);
+    });
+}
+
+#[test]
+fn host_an_own_thread_counts_where_the_own_process_is_not_left_out() {
+    in_scene(|scene| {
+        let mut iterators = Iterators::load().unwrap();
+        let (end, ended) = mpsc::channel::<()>();
+        let (ready, wait) = mpsc::channel();
+        let entry = path_only(&scene.entry("b/below"));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                unshare(CloneFlags::CLONE_FS).unwrap();
+                fchdir(&entry).unwrap();
+                ready.send(()).unwrap();
+                let _ = ended.recv();
+            });
+            wait.recv().unwrap();
+            let directory = path_only(&scene.place.path().join(STORE));
+            let records = iterators.records(&[directory.as_fd()], false).unwrap();
+            let seen = |kind| records.iter().filter(|record| record.kind == kind && record.place == Below).count();
+            assert_eq!((seen(WorkingDirectory), seen(Descriptor)), (1, 1));
+            assert_eq!(iterators.records(&[directory.as_fd()], true).unwrap(), []);
+            drop(end);
+        });
+    });
+}
+
+/// More output than the kernel's buffer of eight pages holds.
+#[test]
+fn host_a_long_answer_is_whole() {
+    in_scene(|scene| {
+        let helper = Helper::new(scene, "d = [os.open(os.environ['STORE'] + '/a', os.O_PATH) for _ in range(900)]");
+        let directory = path_only(&scene.place.path().join(STORE));
+        let mut iterators = Iterators::load().unwrap();
+        let records = iterators.records(&[directory.as_fd()], true).unwrap();
+        assert_eq!(records.iter().filter(|record| record.process == helper.id()).count(), 900);
+    });
+}
+
+#[test]
+#[ignore = "measures"]
+fn host_speed() {
+    in_scene(|scene| {
+        let started = Instant::now();
+        let mut finder = Finder::default();
+        scene.by(&mut finder, 1);
+        println!("first look with loading: {:?}", started.elapsed());
+        let started = Instant::now();
+        (0..100).for_each(|_| drop(scene.by(&mut finder, 1)));
+        println!("a look by iterators: {:?}", started.elapsed() / 100);
+        let started = Instant::now();
+        scene.by(&mut Finder::by_procfs(), 1);
+        println!("a look by procfs: {:?}", started.elapsed());
+    });
+}

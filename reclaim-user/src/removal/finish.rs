@@ -1,0 +1,155 @@
+//! The end of proven entries: one more look, then removal; on a thread of its own where there are many.
+//!
+//! The thread is given entries and proofs by value and holds nothing else of the pass. It never gives a name back, counts
+//! or tells: that is done by the pass, so that what the listing may come by once more is known before it does.
+
+use super::condemn::{Batch, Condemned};
+use super::confirm::{Denied, Proof, confirm};
+use super::crash;
+use super::examine::Examiner;
+use super::remove::{Removal, remove};
+use crate::config::RootConfig;
+use crate::model::report::Reason;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Fewer entries than this are not worth a thread.
+const WORTH_A_THREAD: usize = 512;
+
+/// Longest time that the thread keeps results to itself: an entry that has to have its name back waits as long.
+const TOLD_AFTER: Duration = Duration::from_millis(5);
+
+/// Entries between two looks at the clock.
+const STRIDE: usize = 16;
+
+/// What became of a proven entry.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It is gone.
+    Gone(Condemned),
+    /// It has to have its name back.
+    Denied(Condemned, Denied),
+    /// It could not be removed, or not all of it.
+    Stuck(Condemned, String),
+    /// A stop came half-way.
+    Interrupted(Condemned),
+}
+
+/// Brings one proven entry to its end, but for giving its name back.
+pub(super) fn end(
+    rules: &RootConfig,
+    examiner: &mut Examiner,
+    batch: &Batch,
+    condemned: Condemned,
+    proof: Proof,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Ended {
+    let confirmed = match confirm(rules, examiner, batch, condemned, proof) {
+        Ok(confirmed) => confirmed,
+        Err((condemned, Some(denied))) => return Ended::Denied(condemned, denied),
+        // Somebody else removed it.
+        Err((condemned, None)) => return Ended::Gone(condemned),
+    };
+    match remove(confirmed, batch, rules.remove, go_on) {
+        Removal::Gone(condemned) => {
+            crash::step("mid-remove");
+            Ended::Gone(condemned)
+        }
+        Removal::Filled(condemned) => Ended::Denied(condemned, Denied::of(Reason::NotEmpty)),
+        Removal::Mounted(condemned) => Ended::Denied(condemned, Denied::of(Reason::Pinned)),
+        Removal::Stuck(condemned, fault) => Ended::Stuck(condemned, fault),
+        Removal::Interrupted(condemned) => Ended::Interrupted(condemned),
+    }
+}
+
+/// Entries of one group, each with what fresh evidence said of it.
+pub(super) struct Proven {
+    pub(super) batches: Arc<[Batch]>,
+    pub(super) entries: Vec<(Condemned, Proof)>,
+}
+
+/// What the thread takes along.
+pub(super) struct Tools {
+    pub(super) rules: RootConfig,
+    pub(super) examiner: Examiner,
+    pub(super) stop: Option<Arc<AtomicBool>>,
+}
+
+/// A group whose entries come to their ends on a thread.
+#[derive(Debug)]
+pub(super) struct Hand {
+    pub(super) batches: Arc<[Batch]>,
+    results: Receiver<Vec<Ended>>,
+    thread: JoinHandle<()>,
+}
+
+impl Hand {
+    /// Hands a group over. It comes back when it is not worth a thread, or when there is no thread to be had.
+    pub(super) fn over(proven: Proven, tools: impl FnOnce() -> Tools) -> Result<Self, Proven> {
+        // What lies in the root itself is there to make room first of all.
+        if proven.entries.len() < WORTH_A_THREAD || proven.batches.iter().any(|batch| batch.makeshift) {
+            return Err(proven);
+        }
+        let (give, take) = channel::<Proven>();
+        let (tell, results) = channel();
+        let tools = tools();
+        let work = move || {
+            if let Ok(proven) = take.recv() {
+                work(proven, tools, &tell);
+            }
+        };
+        let Ok(thread) = Builder::new().name("remover".into()).spawn(work) else { return Err(proven) };
+        let batches = Arc::clone(&proven.batches);
+        match give.send(proven) {
+            Ok(()) => Ok(Self { batches, results, thread }),
+            Err(unsent) => Err(unsent.0),
+        }
+    }
+
+    /// Results so far, without waiting. None when there are none at the moment.
+    pub(super) fn ready(&self) -> Option<Vec<Ended>> {
+        match self.results.try_recv() {
+            Ok(results) => Some(results),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// Waits for results. Empty when there are none in time, none when the thread is through.
+    pub(super) fn wait(&self, limit: Duration) -> Option<Vec<Ended>> {
+        match self.results.recv_timeout(limit) {
+            Ok(results) => Some(results),
+            Err(RecvTimeoutError::Timeout) => Some(Vec::new()),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Takes the thread off once it is through. A panic on it goes on here.
+    pub(super) fn close(self) -> Arc<[Batch]> {
+        if let Err(panic) = self.thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+        self.batches
+    }
+}
+
+fn work(proven: Proven, tools: Tools, tell: &Sender<Vec<Ended>>) {
+    let Proven { batches, entries } = proven;
+    let Tools { rules, mut examiner, stop } = tools;
+    let mut go_on = || !stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+    let (mut results, mut told) = (Vec::new(), Instant::now());
+    for (step, (condemned, proof)) in entries.into_iter().enumerate() {
+        let batch = &batches[condemned.batch];
+        let ended = end(&rules, &mut examiner, batch, condemned, proof, &mut go_on);
+        let urgent = matches!(ended, Ended::Denied(..));
+        results.push(ended);
+        if urgent || (step % STRIDE == 0 && told.elapsed() >= TOLD_AFTER) {
+            // The pass waits for every result, so there is somebody to tell.
+            let _ = tell.send(std::mem::take(&mut results));
+            told = Instant::now();
+        }
+    }
+    let _ = tell.send(results);
+}
