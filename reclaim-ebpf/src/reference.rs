@@ -143,13 +143,7 @@ fn look(sequence: *mut seq_file, state: &mut ReferenceState, task: usize, dentry
 
 /// None when something cannot be read.
 #[inline(always)]
-fn report(
-    sequence: *mut seq_file,
-    state: &mut ReferenceState,
-    task: usize,
-    dentry: usize,
-    kind: u32,
-) -> Option<()> {
+fn report(sequence: *mut seq_file, state: &mut ReferenceState, task: usize, dentry: usize, kind: u32) -> Option<()> {
     let super_block: usize = read(dentry + offset!(dentry_super))?;
     if base(super_block).is_none() {
         return Some(());
