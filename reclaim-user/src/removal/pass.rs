@@ -146,8 +146,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Whether nothing more is to be begun.
     pub(super) fn is_over(&self) -> bool {
-        let stopped = self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
-        stopped || self.begun.elapsed() >= self.options.budget
+        self.is_stopped() || self.begun.elapsed() >= self.options.budget
+    }
+
+    /// Whether it was told to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Lets others have their turn when it is time for that.
