@@ -2,7 +2,7 @@
 
 use super::context::{Context, warn_of_capabilities};
 use crate::error::{Error, Outcome};
-use crate::evidence::engine::{Audit, Difference, ProducerReport};
+use crate::evidence::engine::{Audit, Difference, ProducerReport, Span};
 use crate::model::audit::{AuditReport, DifferenceReport, ProducerCounts};
 use crate::model::report::{Name, Producer};
 use crate::render::table::Table;
@@ -24,7 +24,7 @@ pub(super) struct Arguments {
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
     let roots = context.roots()?;
     warn_of_capabilities();
-    let mut engine = roots.engine(context.evidence)?;
+    let mut engine = roots.engine(context.evidence, if arguments.watch { Span::Service } else { Span::Command })?;
     loop {
         let outcome = tell(context, &roots, engine.audit(&roots.open()?)?)?;
         context.output.flush()?;

@@ -4,7 +4,7 @@ use super::capability::{self, CAPABILITIES};
 use super::kernel;
 use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
-use crate::evidence::engine::{Engine, EvidenceChoice};
+use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::evidence::features::{self, Answer, Feature};
 use crate::model::check::{CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, Three};
 use crate::model::pin_set::CONDEMNED_DIRECTORY;
@@ -41,7 +41,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
             faults.push(fault(&placed.config.name, false, format!("{} does not exist", placed.config.path.display())));
         }
     }
-    let status = match roots.engine(evidence) {
+    let status = match roots.engine(evidence, Span::Service) {
         Ok(engine) => Some(tell_evidence(&mut output, &engine)?),
         Err(error) => {
             faults.push(fault("evidence", true, chain(&error)));

@@ -3,7 +3,7 @@
 use super::{Globals, capability};
 use crate::config::{Config, ConfigError, DEFAULT_FILE, Loaded};
 use crate::error::Error;
-use crate::evidence::engine::{Engine, EngineOptions, EvidenceChoice};
+use crate::evidence::engine::{Engine, EngineOptions, EvidenceChoice, Span};
 use crate::model::id::Location;
 use crate::render::output::Output;
 use crate::service::roots::Roots;
@@ -63,10 +63,10 @@ impl Context {
         })
     }
 
-    /// Evidence about some places. Says first what missing capabilities will do to it.
+    /// Evidence about some places for one question. Says first what missing capabilities will do to it.
     pub(super) fn engine(&self, watch: Vec<Location>) -> Result<Engine, Error> {
         warn_of_capabilities();
-        Ok(Engine::open(EngineOptions { evidence: self.evidence, watch })?)
+        Ok(Engine::open(EngineOptions { evidence: self.evidence, watch, span: Span::Question })?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::context::{Context, warn_of_capabilities};
 use crate::error::{Error, Outcome, chain, exit};
-use crate::evidence::engine::EvidenceChoice;
+use crate::evidence::engine::{EvidenceChoice, Span};
 use crate::model::report::{PassSummary, Verdict};
 use crate::removal::{Cursors, PassEvent, PassOptions, RootState};
 use crate::render::pass as text;
@@ -43,7 +43,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
 fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
     let mut roots = context.roots()?;
     warn_of_capabilities();
-    let mut engine = roots.engine(context.evidence)?;
+    let mut engine = roots.engine(context.evidence, Span::Command)?;
     let options = PassOptions {
         budget: context.loaded.config.service.budget,
         dry_run: arguments.dry_run,

@@ -86,12 +86,9 @@ pub fn name(pattern: Option<&Regex>, name: &[u8]) -> Option<NamedProcess> {
     let Some(pattern) = pattern else {
         return Some(NamedProcess::Unasked);
     };
-    // Captures cost more than a match, and most patterns that a name fails on need none.
-    if !pattern.is_match(name) {
-        return None;
-    }
+    // Captures cost more than a match, and most patterns need none.
     if !pattern.capture_names().flatten().any(|group| group == "pid") {
-        return Some(NamedProcess::Unasked);
+        return pattern.is_match(name).then_some(NamedProcess::Unasked);
     }
     let told = pattern.captures(name)?.name("pid").map(|group| group.as_bytes());
     let process = told.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u32>().ok());

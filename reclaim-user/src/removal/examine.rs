@@ -51,10 +51,15 @@ pub(super) struct Examiner {
     processes: Processes,
     now: Timestamp,
     mount: Option<u64>,
-    read_once: bool,
+    /// The size of a directory tells whether it is empty.
+    sizes_tell: bool,
     /// The last entry passed the fences of status, so the next one is opened at once: one look-up of its name less.
     open_first: bool,
 }
+
+/// Size of an empty directory on a tmpfs: 20 bytes for each name, `.` and `..` among them (`BOGO_DIRENT_SIZE` in the
+/// kernel's mm/shmem.c).
+const EMPTY_ON_TMPFS: u64 = 40;
 
 /// Whether an entry's contents are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +79,7 @@ impl Examiner {
             processes: Processes::default(),
             now: now(),
             mount: root.status.mount,
-            // A tmpfs gives all names that there is room for; others may stop anywhere.
-            read_once: fstatfs(&root.directory).is_ok_and(|status| status.filesystem_type() == TMPFS_MAGIC),
+            sizes_tell: fstatfs(&root.directory).is_ok_and(|status| status.filesystem_type() == TMPFS_MAGIC),
             open_first: false,
         }
     }
@@ -180,9 +184,11 @@ impl Examiner {
             }
         };
         if look_inside {
-            let empty = self.reader.is_empty(&opened, &mut self.names, self.read_once);
-            contents =
-                if empty.map_err(|error| fault("getdents64", error))? { Contents::Empty } else { Contents::Something };
+            let empty = match self.sizes_tell {
+                true => file.status.size == EMPTY_ON_TMPFS,
+                false => self.reader.is_empty(&opened, &mut self.names).map_err(|error| fault("getdents64", error))?,
+            };
+            contents = if empty { Contents::Empty } else { Contents::Something };
         }
         if !rules.leases {
             return Ok((Lease::Free, contents, None));

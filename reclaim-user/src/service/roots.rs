@@ -2,7 +2,7 @@
 
 use crate::config::{ConfigError, RootConfig};
 use crate::error::Error;
-use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice};
+use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice, Span};
 use crate::model::entry::EntryReport;
 use crate::model::id::Location;
 use crate::model::report::{Name, PassSummary};
@@ -91,8 +91,8 @@ impl Roots {
     ///
     /// # Errors
     /// When no evidence can be taken.
-    pub fn engine(&self, evidence: EvidenceChoice) -> Result<Engine, Error> {
-        Ok(Engine::open(EngineOptions { evidence, watch: self.watch() })?)
+    pub fn engine(&self, evidence: EvidenceChoice, span: Span) -> Result<Engine, Error> {
+        Ok(Engine::open(EngineOptions { evidence, watch: self.watch(), span })?)
     }
 
     /// Names of the roots that can be found, in the order of their index in evidence.

@@ -7,7 +7,7 @@ use super::protocol::{self, Peer, Request};
 use super::roots::{self, Roots};
 use crate::config::{Loaded, RootConfig};
 use crate::error::{Error, chain};
-use crate::evidence::engine::{Engine, EvidenceChoice};
+use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::model::report::PassSummary;
 use crate::removal::{PassEvent, PassOptions, RootState};
 use crate::render::output::Output;
@@ -52,7 +52,7 @@ pub(super) fn run(setup: Setup) -> Result<(), Error> {
     let Setup { loaded, evidence, per_entry, output, inbox, waker, events, stop } = setup;
     let mut roots = Roots::place(&loaded.config.roots);
     roots.check()?;
-    let engine = roots.engine(evidence)?;
+    let engine = roots.engine(evidence, Span::Service)?;
     let mut worker = Worker {
         engine,
         post: Post { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop },

@@ -205,13 +205,12 @@ impl Reader {
 
     /// Whether a directory holds nothing. Reads from where its descriptor stands, which is its start when it is fresh.
     ///
-    /// `once`: the file system gives every name that there is room for, so that `.` and `..` alone are all.
-    ///
     /// # Errors
     /// As [`Reader::read`].
-    pub fn is_empty(&mut self, directory: impl AsFd, names: &mut Names, once: bool) -> Result<bool, Errno> {
+    pub fn is_empty(&mut self, directory: impl AsFd, names: &mut Names) -> Result<bool, Errno> {
         names.clear();
-        while self.read(&directory, names)? && names.is_empty() && !once {}
+        // A buffer full of `.` and `..` alone does not occur, but an empty answer may follow them.
+        while names.is_empty() && self.read(&directory, names)? {}
         Ok(names.is_empty())
     }
 }

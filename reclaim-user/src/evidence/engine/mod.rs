@@ -17,7 +17,7 @@ pub use status::{EngineStatus, HookLine};
 pub use walked::Asked;
 
 use super::clock::{Reading, Waited};
-use super::probes::{ProbeError, ProbeOptions, Probes};
+use super::probes::{ProbeError, ProbeOptions, Probes, Rung};
 use super::references::{Finder, Gap};
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
@@ -55,6 +55,19 @@ pub enum EvidenceChoice {
     Scan,
 }
 
+/// How long an engine is to be used, which decides what is worth attaching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Span {
+    /// For a single question: no probe is attached unless the live set is asked for. Attaching takes longer than a scan.
+    Question,
+    /// For one command: by the rung that is attached and detached at once, though it costs others more meanwhile. Closing
+    /// the tracepoints of single system calls takes the kernel some 70 ms for each.
+    Command,
+    /// For good: by the rung that costs others least.
+    #[default]
+    Service,
+}
+
 /// How to open an [`Engine`].
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
@@ -62,6 +75,8 @@ pub struct EngineOptions {
     pub evidence: EvidenceChoice,
     /// The roots to index, in the order that decisions name them by.
     pub watch: Vec<Location>,
+    /// How long it is to be used.
+    pub span: Span,
 }
 
 /// Why there is no evidence.
@@ -123,22 +138,23 @@ impl Engine {
     /// # Errors
     /// When the producer asked for does not work here, or no mount table can be read at all.
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
-        let EngineOptions { evidence, watch } = options;
-        let (probes, probes_missing) = match evidence {
-            EvidenceChoice::Scan => (None, Some("not asked for: --evidence scan".to_owned())),
-            EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk => {
-                match Probes::attach(ProbeOptions::default()) {
-                    Ok(probes) => (Some(probes), None),
-                    Err(source) if evidence == EvidenceChoice::Live => {
-                        return Err(EngineError::Unavailable { producer: "live", source });
-                    }
-                    Err(error) => {
-                        let why = error_chain(&error);
-                        info!("probes are not used: {why}");
-                        (None, Some(why))
-                    }
-                }
+        let EngineOptions { evidence, watch, span } = options;
+        let (probes, probes_missing) = match (evidence, span) {
+            (EvidenceChoice::Scan, _) => (None, Some("not asked for: --evidence scan".to_owned())),
+            (EvidenceChoice::Auto | EvidenceChoice::Walk, Span::Question) => {
+                (None, Some("not attached for a single question".to_owned()))
             }
+            (EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk, _) => match attach(span) {
+                Ok(probes) => (Some(probes), None),
+                Err(source) if evidence == EvidenceChoice::Live => {
+                    return Err(EngineError::Unavailable { producer: "live", source });
+                }
+                Err(error) => {
+                    let why = error_chain(&error);
+                    info!("probes are not used: {why}");
+                    (None, Some(why))
+                }
+            },
         };
         let (walker, walk_missing) = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => (None, Some("not asked for".to_owned())),
@@ -369,6 +385,17 @@ impl Engine {
             }
         }
         Ok(false)
+    }
+}
+
+fn attach(span: Span) -> Result<Probes, ProbeError> {
+    let default = || Probes::attach(ProbeOptions::default());
+    match span {
+        Span::Service => default(),
+        Span::Command | Span::Question => {
+            let brief = ProbeOptions { rung: Some(Rung::EverySyscall), ..ProbeOptions::default() };
+            Probes::attach(brief).or_else(|_| default())
+        }
     }
 }
 
