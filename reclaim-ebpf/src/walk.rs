@@ -209,7 +209,7 @@ impl Walk {
         }
         let Some(record) = WALK_OUTPUT.get_ptr_mut(self.records) else { return Err(WALK_FULL) };
         let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
-        let entry = inode_number(climb.dentry).ok_or(WALK_BROKEN)?;
+        let (_, entry) = inode(climb.dentry).ok_or(WALK_BROKEN)?;
         let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
         let id: u32 = read(mount + offset!(mount_id)).ok_or(WALK_BROKEN)?;
         // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
@@ -250,15 +250,23 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
         climb.arrived = true;
         return 1;
     }
-    let Some(number) = inode_number(parent) else {
+    let Some((inode, number)) = inode(parent) else {
         climb.broken = true;
         return 1;
     };
-    // SAFETY: the value is not used.
-    if unsafe { WALK_BASES.get(number) }.is_some() {
-        climb.base = number;
-        climb.arrived = true;
-        return 1;
+    // SAFETY: the value is copied at once.
+    if let Some(descriptor) = unsafe { WALK_BASES.get(number) }.copied() {
+        // Subvolumes of one file system have the same numbers, so the inode itself has to be the one.
+        let base = inode_behind(descriptor.into());
+        if base.is_none() {
+            climb.broken = true;
+            return 1;
+        }
+        if base == Some(inode) {
+            climb.base = number;
+            climb.arrived = true;
+            return 1;
+        }
     }
     climb.dentry = parent;
     climb.levels += 1;
@@ -268,6 +276,12 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
 /// The super block of the file behind a descriptor of the calling task.
 #[inline(always)]
 fn super_block(descriptor: u64) -> Option<usize> {
+    read(inode_behind(descriptor)? + offset!(inode_super))
+}
+
+/// The inode of the file behind a descriptor of the calling task.
+#[inline(always)]
+fn inode_behind(descriptor: u64) -> Option<usize> {
     // SAFETY: takes no pointer; the call cannot fail.
     let task = unsafe { bpf_get_current_task() } as usize;
     let files: usize = read(task + offset!(task_files))?;
@@ -278,15 +292,14 @@ fn super_block(descriptor: u64) -> Option<usize> {
     }
     let descriptors: usize = read(table + offset!(fdt_fd))?;
     let file: usize = read(descriptors + descriptor as usize * size_of::<usize>())?;
-    let inode: usize = read(file + offset!(file_inode))?;
-    read(inode + offset!(inode_super))
+    read(file + offset!(file_inode))
 }
 
-/// Number of the inode of a dentry.
+/// The inode of a dentry, and its number.
 #[inline(always)]
-fn inode_number(dentry: usize) -> Option<u64> {
+fn inode(dentry: usize) -> Option<(usize, u64)> {
     let inode: usize = read(dentry + offset!(dentry_inode))?;
-    read(inode + offset!(inode_number))
+    Some((inode, read(inode + offset!(inode_number))?))
 }
 
 /// Whether the last name of a directory or file was removed: then nothing that has a name now is meant.

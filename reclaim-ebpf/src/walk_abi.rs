@@ -5,7 +5,7 @@
 pub const WALK_PROGRAM: &str = "walk";
 /// Read-only global of type [`WalkLayout`], set before load.
 pub const WALK_LAYOUT_GLOBAL: &str = "WALK_LAYOUT";
-/// Hash from inode number to an arbitrary value: the directories whose children are entries.
+/// Hash from inode number to a descriptor of the calling task: the directories whose children are entries.
 pub const WALK_BASES_MAP: &str = "WALK_BASES";
 /// Memory-mappable array of [`WalkRecord`].
 pub const WALK_OUTPUT_MAP: &str = "WALK_OUTPUT";

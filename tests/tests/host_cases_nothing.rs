@@ -18,6 +18,11 @@ fn empty_root(host: &Host, mode: Mode) {
         assert_eq!((pass.listed, pass.removed, pass.candidates), (0, 0, 0), "{pass:?}");
     }
     assert!(host.names().is_empty());
+    // The claim is as true as that about a root in which there is something to decide on.
+    let empty = subject.sweep();
+    let _sandbox = host.sandbox_with(&host.entry("live"));
+    let pass = subject.sweep();
+    assert_eq!((pass.kept("pinned"), &empty.evidence), (1, &pass.evidence), "{empty:?}");
 }
 
 fn missing_root(host: &Host, mode: Mode) {

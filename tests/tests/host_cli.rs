@@ -233,6 +233,28 @@ fn a_dry_run_counts_and_removes_nothing() {
     });
 }
 
+/// Entries that are kept must not take every run's time from those that come behind them.
+#[test]
+fn one_shot_sweeps_go_on_from_where_the_last_was_cut_short() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]).budget("20ms");
+        // A listing may give the newest names first or last: some lie behind the kept ones either way.
+        host.entries("stale-first-", 5);
+        for index in 0..30_000 {
+            host.make_dir(format!("root/kept-{index}/something"));
+        }
+        host.entries("stale-last-", 5);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let mut truncated = 0;
+        reclaim_tests::wait_until("the entries behind the kept ones", Duration::from_secs(100), || {
+            let pass = reclaim.sweep().remove(0);
+            truncated += u64::from(pass.truncated);
+            host.names().iter().all(|name| !name.starts_with(b"stale")).then_some(())
+        });
+        assert!(truncated > 1, "the budget was large enough for one pass");
+    });
+}
+
 #[test]
 fn roots_can_be_chosen_by_name() {
     private_host(|host| {

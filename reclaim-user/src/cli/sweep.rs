@@ -4,7 +4,7 @@ use super::context::{Context, warn_of_capabilities};
 use crate::error::{Error, Outcome, chain, exit};
 use crate::evidence::engine::{EvidenceChoice, Span};
 use crate::model::report::{PassSummary, Verdict};
-use crate::removal::{PassEvent, PassOptions, RootState};
+use crate::removal::{Cursors, PassEvent, PassOptions, RootState};
 use crate::render::pass as text;
 use crate::render::progress::Progress;
 use crate::service::client::{Client, ClientError};
@@ -52,6 +52,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
     };
     let progress = Progress::new(std::io::stderr().is_terminal() && !context.output.json());
     let names: Vec<String> = roots.all().iter().map(|placed| placed.config.name.clone()).collect();
+    let mut cursors = Cursors::read(&context.loaded.config.service.state_dir);
     let mut outcome = Outcome::Done;
     let mut first = None;
     for (at, name) in names.iter().enumerate() {
@@ -74,8 +75,18 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             PassEvent::Note(note) => progress.aside(|| tracing::warn!("{name}: {note}")),
             PassEvent::Progress { listed, removed } => progress.at(listed, removed),
         };
-        let pass = roots.pass(at, &mut engine, &mut RootState::default(), &options, &mut on, &mut |_| {});
+        let mut state = RootState::at(cursors.of(name));
+        let pass = roots.pass(at, &mut engine, &mut state, &options, &mut on, &mut |_| {});
         progress.end();
+        if !arguments.dry_run
+            && pass.is_ok()
+            && let Err(error) = cursors.keep(name, state.cursor)
+        {
+            let directory = context.loaded.config.service.state_dir.display();
+            tracing::warn!(
+                "{name}: where this pass ended cannot be kept in {directory}, so the next begins where this one did: {error}"
+            );
+        }
         written?;
         match pass {
             Ok(summary) => {

@@ -61,21 +61,28 @@ impl<E: EvidenceSource> Pass<'_, E> {
             move |source| RemovalError::Call { call, path, source }
         };
         let mut listing = Listing::begin(&self.root.directory, self.state.cursor).map_err(fault("lseek"))?;
+        let mut looked = false;
         loop {
             if work.again.is_empty() && !listing.fill(&self.root.directory).map_err(fault("getdents64"))? {
+                if !self.verified {
+                    // There was nothing to decide on: the claim of the report still has to be a true one.
+                    self.piece(&mut listing, work)?;
+                }
                 self.state.cursor = Cursor::default();
                 return Ok(());
             }
             self.breathe();
             self.collect();
             // Names of the pile are looked at even then: there are no more of them than its threshold.
-            if self.is_over() && work.again.is_empty() {
+            // One piece is always made: else a start that takes all of the budget would leave every pass where it began.
+            if work.again.is_empty() && self.is_over() && (looked || self.is_stopped()) {
                 self.truncated = true;
                 let pile_met = self.rules.pile.is_some() && work.pile.is_open();
                 self.state.cursor = Cursor { place: listing.place, descending: listing.descending, pile_met };
                 return Ok(());
             }
             self.piece(&mut listing, work)?;
+            looked = true;
             let left = self.options.budget.saturating_sub(self.begun.elapsed());
             if work.group.makes_room() || group_is_due(work.group.entries.len(), work.group.begun.elapsed(), left) {
                 self.conclude_group(work);

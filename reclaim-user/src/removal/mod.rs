@@ -15,6 +15,7 @@
 mod condemn;
 mod confirm;
 mod crash;
+mod cursors;
 mod error;
 mod examine;
 mod finish;
@@ -29,6 +30,7 @@ mod remove;
 mod restore;
 mod tree;
 
+pub use cursors::Cursors;
 pub use error::RemovalError;
 pub use options::{Cursor, EntryEvent, PassEvent, PassOptions, RootState};
 pub use pass::pass;

@@ -35,13 +35,21 @@ impl Default for PassOptions {
     }
 }
 
-/// What is remembered of a root between passes. Start with the default; a one-shot run needs nothing else.
+/// What is remembered of a root between passes. Start with the default, or where an earlier run was cut short.
 #[derive(Debug, Default)]
 pub struct RootState {
     /// Where the next listing begins.
     pub cursor: Cursor,
     /// What could not be removed, by batch and name.
     pub(super) stuck: HashMap<(Vec<u8>, Vec<u8>), Stuck>,
+}
+
+impl RootState {
+    /// Nothing but where to begin.
+    #[must_use]
+    pub fn at(cursor: Cursor) -> Self {
+        Self { cursor, ..Self::default() }
+    }
 }
 
 /// Where a listing was cut short.

@@ -146,8 +146,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Whether nothing more is to be begun.
     pub(super) fn is_over(&self) -> bool {
-        let stopped = self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
-        stopped || self.begun.elapsed() >= self.options.budget
+        self.is_stopped() || self.begun.elapsed() >= self.options.budget
+    }
+
+    /// Whether it was told to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Lets others have their turn when it is time for that.
@@ -444,7 +448,7 @@ fn summary(
     let Claim { producer, complete, covered, gaps } = claim;
     PassSummary {
         root: rules.name.clone(),
-        // Nothing was asked where there was nothing to ask about; then nothing was removed on it either.
+        // Nothing was asked where the pass was over before there was anything to ask about; then nothing was removed.
         evidence: producer.unwrap_or(Producer::Scan),
         complete,
         covered,

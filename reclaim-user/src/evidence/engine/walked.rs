@@ -19,6 +19,8 @@ struct Mark {
     mount: OwnedFd,
     id: MountId,
     base: u64,
+    /// The directory with the number of the base.
+    directory: OwnedFd,
     entry: u64,
 }
 
@@ -30,10 +32,10 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
     let Some((first, _)) = directories.first() else { return Ok(Vec::new()) };
     let mut bases = Vec::with_capacity(directories.len() + 1);
     for (directory, _) in directories {
-        bases.push(inode(directory)?);
+        bases.push((inode(directory)?, *directory));
     }
-    let Mark { mount, id, base, entry } = mark(*first)?;
-    bases.push(base);
+    let Mark { mount, id, base, directory, entry } = mark(*first)?;
+    bases.push((base, directory.as_fd()));
     let walked = walker.walk(first, &bases)?;
     let is_mark = |pin: &&WalkPin| {
         (pin.mount, pin.base, pin.entry) == (id, base, entry)
@@ -44,7 +46,7 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
     }
     drop(mount);
     let pins = walked.pins.into_iter().filter(|pin| pin.mount != id).filter_map(|pin| {
-        let ((_, directory), _) = directories.iter().zip(&bases).find(|(_, inode)| **inode == pin.base)?;
+        let ((_, directory), _) = directories.iter().zip(&bases).find(|(_, (inode, _))| *inode == pin.base)?;
         Some(Pin {
             role: pin.role,
             location: directory.join(&pin.name),
@@ -61,16 +63,17 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
 /// Makes a mount of the directory itself, to be found in its parent, or, at the top of a mount, of a directory in it.
 fn mark(directory: BorrowedFd<'_>) -> Result<Mark, WalkError> {
     let own = inode(directory)?;
-    let (mount, base, entry) = match open_parent(directory) {
-        Ok(parent) if inode(&parent)? != own => (clone(directory)?, inode(&parent)?, own),
+    let (mount, directory, entry) = match open_parent(directory) {
+        Ok(parent) if inode(&parent)? != own => (clone(directory)?, parent, own),
         Ok(_) | Err(Errno::EXDEV) => {
             let child = child_of(directory)?.ok_or(WalkError::NothingToFind)?;
-            (clone(&child)?, own, inode(&child)?)
+            let again = open_child(directory, c".").map_err(|source| WalkError::Probe { call: "openat2", source })?;
+            (clone(&child)?, again, inode(&child)?)
         }
         Err(source) => return Err(WalkError::Probe { call: "openat2", source }),
     };
     let id = mount_of(&mount).map_err(|source| WalkError::Probe { call: "statx", source })?;
-    Ok(Mark { mount, id, base, entry })
+    Ok(Mark { mount, id, base: inode(&directory)?, directory, entry })
 }
 
 /// Some directory in a directory, on which nothing is mounted.

@@ -15,13 +15,15 @@ use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 use reclaim_ebpf::walk_abi::{
     WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
     WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS, WALK_SOURCE,
     WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// Walks that are tried before the list is said to change too fast.
@@ -106,6 +108,9 @@ pub enum WalkError {
         /// How many were asked for.
         count: usize,
     },
+    /// Two of the directories cannot be told apart.
+    #[error("directories of different subvolumes have the same inode number, so one walk cannot look for both")]
+    Alike,
     /// The mount that the walk has to find cannot be made.
     #[error("{call} failed for the mount that the walk has to find")]
     Probe {
@@ -140,6 +145,10 @@ pub enum WalkError {
         why: String,
     },
 }
+
+/// A directory whose children are entries: its inode number, and a descriptor of it, for on some file systems the number
+/// is that of one subvolume only.
+pub type Base<'a> = (u64, BorrowedFd<'a>);
 
 /// The loaded program.
 #[derive(Debug)]
@@ -176,12 +185,11 @@ impl Walker {
         Ok(Self { programs, bases, state, output, room, layout })
     }
 
-    /// Every mount that relies on an entry of one of the directories, given by inode number, in the file system that
-    /// `file` lies in. An `O_PATH` descriptor will do.
+    /// Every mount that relies on an entry of one of the directories, in the file system that `file` lies in. An `O_PATH` descriptor will do.
     ///
     /// # Errors
     /// When the walk does not come to its end. There is no partial answer.
-    pub fn walk(&mut self, file: impl AsFd, directories: &[u64]) -> Result<Walked, WalkError> {
+    pub fn walk(&mut self, file: impl AsFd, directories: &[Base<'_>]) -> Result<Walked, WalkError> {
         self.look_for(directories)?;
         for attempt in 0..TRIES {
             match self.run(&file)? {
@@ -203,17 +211,23 @@ impl Walker {
         Err(WalkError::Restless)
     }
 
-    fn look_for(&mut self, directories: &[u64]) -> Result<(), WalkError> {
+    fn look_for(&mut self, directories: &[Base<'_>]) -> Result<(), WalkError> {
         if directories.len() > WALK_BASE_SLOTS as usize {
             return Err(WalkError::Bases { count: directories.len() });
         }
         let unusable = |source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) };
         let known: Vec<u64> = self.bases.keys().collect::<Result<_, _>>().map_err(unusable)?;
-        for directory in known.iter().filter(|known| !directories.contains(known)) {
-            self.bases.remove(directory).map_err(unusable)?;
+        for number in known.iter().filter(|known| !directories.iter().any(|(number, _)| number == *known)) {
+            self.bases.remove(number).map_err(unusable)?;
         }
-        for directory in directories {
-            self.bases.insert(directory, 0, 0).map_err(unusable)?;
+        let mut devices = BTreeMap::new();
+        for (number, directory) in directories {
+            let status = fstat(directory).map_err(|source| WalkError::Probe { call: "fstat", source })?;
+            if devices.insert(*number, status.st_dev).is_some_and(|other| other != status.st_dev) {
+                return Err(WalkError::Alike);
+            }
+            let descriptor = u32::try_from(directory.as_raw_fd()).map_err(|_| WalkError::Alike)?;
+            self.bases.insert(number, descriptor, 0).map_err(unusable)?;
         }
         Ok(())
     }

@@ -33,7 +33,8 @@ fn directory(path: &Path) -> &Path {
 
 fn entries(walker: &mut Walker, root: &Path) -> Vec<(Vec<u8>, Role, State, Place)> {
     let base = fs::metadata(root).unwrap().ino();
-    let walked = walker.walk(File::open(root).unwrap(), &[base]).unwrap();
+    let opened = File::open(root).unwrap();
+    let walked = walker.walk(&opened, &[(base, opened.as_fd())]).unwrap();
     let mut found: Vec<_> = walked
         .pins
         .into_iter()
@@ -126,4 +127,21 @@ fn host_walk_of_nothing_open_says_so() {
     options.args[0] = 1 << 20;
     program(&mut walker.programs).unwrap().test_run(options).unwrap();
     assert_eq!(low(walker.state.load(3)), WALK_NO_FILE);
+}
+
+/// As in another subvolume: a directory on the way up that only has the number of one that is looked for.
+#[test]
+fn host_walk_goes_by_the_directory_and_not_by_its_number() {
+    with_tmpfs(|top| {
+        let root = directory(&top.join("root")).to_owned();
+        let inner = directory(&root.join("entry/inner")).to_owned();
+        directory(&inner.join("source"));
+        let _held = clone_tree(File::open(inner.join("source")).unwrap()).unwrap();
+        let mut walker = Walker::load().unwrap();
+        let (base, number) = (fs::metadata(&root).unwrap().ino(), fs::metadata(&inner).unwrap().ino());
+        let opened = File::open(&root).unwrap();
+        let walked = walker.walk(&opened, &[(base, opened.as_fd()), (number, opened.as_fd())]).unwrap();
+        let found: Vec<_> = walked.pins.iter().map(|pin| (pin.base, &*pin.name, pin.place)).collect();
+        assert_eq!(found, [(base, &b"entry"[..], Place::Below)]);
+    });
 }

@@ -156,8 +156,8 @@ fn a_pass_without_time_goes_on_where_it_stopped() {
     }
     let none = PassOptions { budget: Duration::ZERO, ..options() };
     let told = run_with(&room.rules(), &mut evidence, &none, &mut state).unwrap();
-    assert!(told.summary.truncated && told.summary.listed == 0);
-    let mut left = 20_000;
+    assert!(told.summary.truncated && told.summary.listed > 0, "without any time it gets on all the same");
+    let mut left = 20_000 - told.summary.removed;
     for pass in 0.. {
         let told = run_with(&room.rules(), &mut evidence, &short, &mut state).unwrap();
         left -= told.summary.removed;
