@@ -190,7 +190,7 @@ impl Desk<'_, '_> {
         }
         let in_hand = group.batches.last().is_some_and(|batch| batch.makeshift);
         if self.store.is_none() && self.obstacle.is_none() && !in_hand {
-            match Store::open(self.root) {
+            match Store::open(self.root, self.root_lock.is_some()) {
                 Ok(store) => *self.store = Some(store),
                 Err(NoStore::Error(error)) => return Err(error),
                 // A full file system is what reclaim is there for: the first few entries make room without a store.
@@ -257,6 +257,10 @@ impl Desk<'_, '_> {
     fn lock_root(&mut self) -> Result<(), RemovalError> {
         if self.root_lock.is_none() {
             *self.root_lock = Some(Store::lock_root(self.root)?);
+            // Somebody may have found room for a store since.
+            if self.store.is_none() {
+                *self.store = Store::open_existing(self.root, true)?;
+            }
         }
         Ok(())
     }

@@ -31,8 +31,9 @@ pub(super) enum NoStore {
 }
 
 impl Store {
-    /// Opens and locks `.reclaim` where it exists.
-    pub(super) fn open_existing(root: &Root) -> Result<Option<Self>, RemovalError> {
+    /// Opens and locks `.reclaim` where it exists. Whoever has locked the root for want of a store is heeded, unless that is
+    /// the caller.
+    pub(super) fn open_existing(root: &Root, root_is_ours: bool) -> Result<Option<Self>, RemovalError> {
         // Whoever held the lock before may have removed the directory as its last act, so one more look can be needed.
         for _ in 0..16 {
             let directory = match directory::open_child(&root.directory, STORE) {
@@ -52,6 +53,9 @@ impl Store {
                 Err((_, source)) => return Err(call(root, "flock", source)),
             };
             if leads_to(root, status.identity) {
+                if !root_is_ours {
+                    drop(Self::lock_root(root)?);
+                }
                 return Ok(Some(Self { lock, identity: status.identity }));
             }
         }
@@ -59,13 +63,13 @@ impl Store {
     }
 
     /// Opens and locks `.reclaim`, and makes it where it does not exist.
-    pub(super) fn open(root: &Root) -> Result<Self, NoStore> {
+    pub(super) fn open(root: &Root, root_is_ours: bool) -> Result<Self, NoStore> {
         for _ in 0..16 {
             match directory::make(&root.directory, STORE) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(error) => return Err(NoStore::Cannot(error)),
             }
-            if let Some(store) = Self::open_existing(root).map_err(NoStore::Error)? {
+            if let Some(store) = Self::open_existing(root, root_is_ours).map_err(NoStore::Error)? {
                 return Ok(store);
             }
         }

@@ -134,7 +134,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     fn run(&mut self) -> Result<(), RemovalError> {
         if self.options.dry_run {
             self.count_leftovers()?;
-        } else if let Some(store) = Store::open_existing(&self.root)? {
+        } else if let Some(store) = Store::open_existing(&self.root, false)? {
             crash::step("after-lock");
             let result = self.leftovers(&store);
             self.finish(Some(&store));

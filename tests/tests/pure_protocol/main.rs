@@ -134,13 +134,13 @@ fn two_reclaimers_keep_out_of_each_others_way() {
     breaks("a lock on a store that is gone", Protocol { flaw: Some(Flaw::NoLeadsTo), ..TWO }, ONE_INSIDE);
 }
 
-/// Where there is no room for a store the root is locked instead, and nobody who makes a store later looks at that.
+/// Where there is no room for a store the root is locked instead, and whoever makes a store later has to heed that.
 #[test]
-fn the_lock_of_the_root_does_not_keep_out_who_finds_room_for_a_store() {
+fn the_lock_of_the_root_keeps_out_who_finds_room_for_a_store() {
     // Whom they let in does not depend on launchers.
     let full = Protocol { full: true, launchers: &[], ..TWO };
-    breaks("two kinds of locks", full, ONE_INSIDE);
-    is_safe("two kinds of locks that heed each other", Protocol { locks: Locks::Together, ..full });
+    breaks("two kinds of locks that do not heed each other", Protocol { locks: Locks::Apart, ..full }, ONE_INSIDE);
+    is_safe("two kinds of locks", full);
 }
 
 #[test]

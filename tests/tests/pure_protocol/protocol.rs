@@ -32,9 +32,9 @@ pub(crate) enum Look {
 /// Whether the lock of the store and that of the root, taken for want of a store, keep each other out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locks {
-    /// As in the code: each keeps out only its own kind.
+    /// Each keeps out only its own kind.
     Apart,
-    /// Who has locked the store lets go where somebody has locked the root; who has locked the root, where there is a store.
+    /// As in the code: who has locked the store lets go where somebody has locked the root; who has locked the root, where there is a store.
     Together,
 }
 
@@ -94,7 +94,7 @@ impl Protocol {
         stranger: true,
         owner: false,
         full: false,
-        locks: Locks::Apart,
+        locks: Locks::Together,
         opening: Opening::AtOnce,
         reopening: false,
         looks: &[Look::Walk],

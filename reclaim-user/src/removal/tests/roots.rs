@@ -182,3 +182,15 @@ fn one_reclaimer_at_a_time_works_on_a_full_file_system() {
     assert_eq!(room.names(), before);
     drop(held);
 }
+
+#[test]
+fn whoever_has_locked_the_root_for_want_of_a_store_keeps_others_out_of_a_store_too() {
+    let room = Room::new();
+    room.stale("a");
+    let held = Flock::lock(File::open(room.root()).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let error = refusal(&room, &room.rules(), &mut Evidence::of(&room));
+    assert!(matches!(error, RemovalError::Busy { process: Some(_), .. }), "{error}");
+    assert!(room.entry("a").is_dir());
+    drop(held);
+    assert_eq!(run(&room.rules(), &mut Evidence::of(&room)).summary.removed, 1);
+}
