@@ -109,6 +109,7 @@ impl Error {
             Self::Engine(EngineError::NoWalk(_) | EngineError::Unavailable { .. }) => exit::WEAK,
             Self::Removal { source: RemovalError::Configuration { .. }, .. } => exit::USAGE,
             Self::Removal { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
+            Self::Service(ServiceError::Taken { .. }) => exit::BUSY,
             Self::Service(source) if source.is_usage() => exit::USAGE,
             Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
             Self::Engine(_)
