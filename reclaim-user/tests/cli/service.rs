@@ -178,7 +178,7 @@ fn one_service_holds_a_socket_and_what_a_dead_one_left_is_replaced() {
     let place = Place::new();
     let mut service = place.start();
     let (code, _, err) = place.run(&["run"]);
-    assert!(code == 1 && err.contains("another service holds"), "{code} {err}");
+    assert!(code == 5 && err.contains("another service holds"), "{code} {err}");
     assert!(service.is_up());
     assert!(service.connect().ask(&json!({"op": "status"}))["type"] == "status");
     service.signal(Signal::SIGKILL);
