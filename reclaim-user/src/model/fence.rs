@@ -216,8 +216,6 @@ pub fn piled(threshold: Option<u64>, candidates: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);

@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
 use super::super::fence::FileKind;
 use super::*;
 use crate::config::{KindRule, RemoveRule};

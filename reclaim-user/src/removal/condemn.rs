@@ -234,8 +234,6 @@ pub(super) fn is_batch_name(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
     use std::fs::File;
 

@@ -80,8 +80,6 @@ impl Cursors {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
 
     #[test]

@@ -79,8 +79,6 @@ pub fn open_root(path: &Path) -> Result<OwnedFd, RemovalError> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
 
     #[test]

@@ -54,8 +54,6 @@ pub(super) fn start_ticks(stat: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
 use super::*;
 use crate::sys::directory::open_path;
 use nix::mount::{MsFlags, mount};

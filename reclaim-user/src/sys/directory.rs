@@ -249,8 +249,6 @@ pub fn seek(directory: impl AsFd, place: i64) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
     use std::fs::{self, File};
 

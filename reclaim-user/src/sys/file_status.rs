@@ -96,8 +96,6 @@ fn timestamp(raw: libc::statx_timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot set up its scene has failed")]
-
     use super::*;
     use std::fs::File;
 

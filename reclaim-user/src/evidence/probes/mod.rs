@@ -34,8 +34,6 @@ use super::stragglers::Stragglers;
 use crate::model::event::Event;
 use crate::sys::memory_map::CounterMemory;
 
-/// The programs, built from source by the build script.
-
 /// How long attaching waits for calls that entered the kernel before it. Those still inside afterwards are waited for
 /// by the clock.
 const SETTLING: Duration = Duration::from_millis(100);
