@@ -161,6 +161,9 @@ fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceSta
     if let Some(why) = &status.probes_missing {
         output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;
     }
+    if let Some(why) = &status.clock_weakness {
+        output.line(&format!("clock\tweaker\t{}", text::escape(why.as_bytes())))?;
+    }
     match &status.walk_missing {
         Some(why) => output.line(&format!("walk\tno\t{}", text::escape(why.as_bytes())))?,
         None => output.line("walk\tyes\tcondemned entries are confirmed by the kernel's own list of mounts")?,

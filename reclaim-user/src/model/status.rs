@@ -62,6 +62,9 @@ pub struct EvidenceStatus {
     pub age_ms: u64,
     /// There is a mount clock.
     pub clock: bool,
+    /// What the mount clock cannot know of the time before the probes were attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_weakness: Option<String>,
     /// Records of events that arrived.
     pub events: u64,
     /// Records that were lost.

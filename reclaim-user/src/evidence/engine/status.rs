@@ -33,6 +33,8 @@ pub struct EngineStatus {
     pub walk_missing: Option<String>,
     /// Whether the mount clock runs.
     pub clock: bool,
+    /// What the mount clock cannot know of the time before the probes were attached; none if it knows all.
+    pub clock_weakness: Option<String>,
     /// Milliseconds since the last baseline.
     pub age_ms: u64,
     /// Events received.
@@ -73,6 +75,7 @@ impl Engine {
             probes_missing: self.probes_missing.clone(),
             walk_missing: self.walk_missing.clone(),
             clock: self.probes.is_some(),
+            clock_weakness: self.probes.as_ref().and_then(|probes| probes.clock().weakness()),
             age_ms: u64::try_from(self.taken.elapsed().as_millis()).unwrap_or(u64::MAX),
             events: self.counts.events,
             lost: self.counts.lost,
