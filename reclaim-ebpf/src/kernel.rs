@@ -3,6 +3,8 @@
 use core::ptr;
 
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::Array;
 use reclaim_ebpf::abi::{Layout, SYSCALL_SLOTS};
 
 // Both are filled in by the loader; the values here only keep them in .rodata.
@@ -23,6 +25,10 @@ static LAYOUT: Layout = Layout {
 };
 #[unsafe(no_mangle)]
 static SYSCALLS: [i32; SYSCALL_SLOTS] = [-1; SYSCALL_SLOTS];
+
+/// Holds a zero that the kernel's verifier does not know.
+#[map]
+static UNKNOWN_ZERO: Array<u64> = Array::with_max_entries(1, 0);
 
 /// An offset of [`LAYOUT`]. Volatile, since the loader changes what the compiler takes for a constant.
 macro_rules! offset {
@@ -127,4 +133,14 @@ pub(crate) fn regs_first(regs: usize) -> Option<u64> {
 pub(crate) fn read<T>(address: usize) -> Option<T> {
     // SAFETY: the helper checks the address itself; callers ask for plain integers only.
     unsafe { bpf_probe_read_kernel(address as *const T) }.ok()
+}
+
+/// A zero that the verifier does not know to be one, for all that a callback of `bpf_loop` branches on.
+///
+/// Until Linux 6.7 (and 6.6 with later fixes) it looks at a callback once, with what it knows of the context then, and
+/// takes branches out of the program that only later steps go through.
+#[inline(always)]
+pub(crate) fn unknown_zero() -> Option<u64> {
+    // SAFETY: the value of a map that lives as long as the program, and that nobody writes.
+    UNKNOWN_ZERO.get_ptr(0).map(|zero| unsafe { ptr::read_volatile(zero) })
 }

@@ -20,7 +20,7 @@ use reclaim_ebpf::reference_abi::{
 };
 use reclaim_ebpf::walk_abi::{WALK_DEPTH, WALK_NAME};
 
-use crate::kernel::read;
+use crate::kernel::{read, unknown_zero};
 
 /// Filled in by the loader; the value here only keeps it in .rodata.
 #[unsafe(no_mangle)]
@@ -52,8 +52,9 @@ struct Climb {
     levels: u32,
     /// Number of the directory that holds the entry; [`REFERENCE_SUPER_BLOCK`] as long as none was met.
     base: u32,
-    arrived: bool,
-    broken: bool,
+    /// Flags: 0 or 1.
+    arrived: u32,
+    broken: u32,
 }
 
 /// Notes the directory behind a descriptor of the calling task, and whose descriptors do not count.
@@ -156,11 +157,13 @@ fn report(sequence: *mut seq_file, state: &mut ReferenceState, task: usize, dent
         }
         return Some(());
     }
-    let mut climb = Climb { dentry, levels: 0, base: REFERENCE_SUPER_BLOCK, arrived: false, broken: false };
+    let flag = unknown_zero()? as u32;
+    let mut climb =
+        Climb { dentry, levels: flag, base: REFERENCE_SUPER_BLOCK.wrapping_sub(flag), arrived: flag, broken: flag };
     let context = (&raw mut climb).cast::<c_void>();
     // SAFETY: the callback takes the context that is handed in here, which outlives the call.
     unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
-    if climb.broken || !climb.arrived {
+    if climb.broken != 0 || climb.arrived == 0 {
         return None;
     }
     if climb.base == REFERENCE_SUPER_BLOCK {
@@ -203,16 +206,16 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
     let parent: usize = read(climb.dentry + offset!(dentry_parent)).unwrap_or(0);
     let inode: usize = read(parent + offset!(dentry_inode)).unwrap_or(0);
     if parent == 0 || inode == 0 {
-        climb.broken = true;
+        climb.broken = 1;
         return 1;
     }
     if parent == climb.dentry {
-        climb.arrived = true;
+        climb.arrived = 1;
         return 1;
     }
     if let Some(number) = base(inode) {
         climb.base = number;
-        climb.arrived = true;
+        climb.arrived = 1;
         return 1;
     }
     climb.dentry = parent;

@@ -20,7 +20,7 @@ use reclaim_ebpf::walk_abi::{
     WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 
-use crate::kernel::read;
+use crate::kernel::{read, unknown_zero};
 
 /// `BPF_F_MMAPABLE`. Since Linux 5.5.
 const MMAPABLE: u32 = 1 << 10;
@@ -60,6 +60,8 @@ struct Walk {
     capacity: u32,
     records: u32,
     outcome: u32,
+    /// See [`unknown_zero`].
+    zero: u64,
 }
 
 /// A way up from a place to the entry that it is in.
@@ -68,18 +70,28 @@ struct Climb {
     levels: u32,
     /// Inode number of the directory that holds the entry; 0 as long as none was met.
     base: u64,
-    arrived: bool,
-    broken: bool,
+    /// Flags: 0 or 1.
+    arrived: u32,
+    broken: u32,
 }
 
 /// Walks the file system of the file whose descriptor is the first argument.
 #[raw_tracepoint]
 fn walk(context: RawTracePointContext) -> i32 {
-    let Some(state) = WALK_STATE.get_ptr_mut(0) else { return 0 };
+    let (Some(state), Some(zero)) = (WALK_STATE.get_ptr_mut(0), unknown_zero()) else { return 0 };
     // SAFETY: the value of a map that lives as long as the program.
     let capacity = unsafe { (*state).capacity };
-    let mut walk =
-        Walk { end: 0, mount: 0, child: 0, mounts: 0, children: 0, capacity, records: 0, outcome: WALK_TOO_LONG };
+    let mut walk = Walk {
+        end: 0,
+        mount: 0,
+        child: zero as usize,
+        mounts: zero,
+        children: zero,
+        capacity,
+        records: zero as u32,
+        outcome: WALK_TOO_LONG,
+        zero,
+    };
     match super_block(context.arg(0)) {
         Some(super_block) if walk.begin(super_block) => {
             if walk.mount == 0 {
@@ -188,14 +200,15 @@ impl Walk {
     /// Writes a record if the place lies in an entry.
     #[inline(always)]
     fn report(&mut self, mount: usize, place: usize, role: u32) -> Result<(), u32> {
-        let mut climb = Climb { dentry: place, levels: 0, base: 0, arrived: false, broken: false };
+        let flag = self.zero as u32;
+        let mut climb = Climb { dentry: place, levels: flag, base: self.zero, arrived: flag, broken: flag };
         let context = (&raw mut climb).cast::<c_void>();
         // SAFETY: the callback takes the context that is handed in here, which outlives the call.
         unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
-        if climb.broken {
+        if climb.broken != 0 {
             return Err(WALK_BROKEN);
         }
-        if !climb.arrived {
+        if climb.arrived == 0 {
             return Err(WALK_TOO_LONG);
         }
         if climb.base == 0 {
@@ -243,15 +256,15 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
     // SAFETY: `report` hands in its own, and nobody else holds it while the loop runs.
     let climb = unsafe { &mut *context.cast::<Climb>() };
     let Some(parent) = read::<usize>(climb.dentry + offset!(dentry_parent)) else {
-        climb.broken = true;
+        climb.broken = 1;
         return 1;
     };
     if parent == climb.dentry {
-        climb.arrived = true;
+        climb.arrived = 1;
         return 1;
     }
     let Some((inode, number)) = inode(parent) else {
-        climb.broken = true;
+        climb.broken = 1;
         return 1;
     };
     // SAFETY: the value is copied at once.
@@ -259,12 +272,12 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
         // Subvolumes of one file system have the same numbers, so the inode itself has to be the one.
         let base = inode_behind(descriptor.into());
         if base.is_none() {
-            climb.broken = true;
+            climb.broken = 1;
             return 1;
         }
         if base == Some(inode) {
             climb.base = number;
-            climb.arrived = true;
+            climb.arrived = 1;
             return 1;
         }
     }

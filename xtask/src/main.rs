@@ -11,6 +11,7 @@ mod setup;
 mod stage;
 mod test;
 mod toolchain;
+mod vm;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ enum Task {
     Test(test::Options),
     /// Measure against the usual ways, as ratios
     Bench(bench::Options),
+    /// Run tests of the evidence on other kernels, in virtual machines
+    Vm(vm::Options),
     /// Check formatting, clippy, the house rules and licences
     Lint,
     /// The half of `test` that runs as root
@@ -66,6 +69,9 @@ enum Task {
     /// A process that holds mounts, for demonstrations and benchmarks
     #[command(hide = true)]
     Sandbox(sandbox::Options),
+    /// The first process of a virtual machine
+    #[command(hide = true)]
+    VmGuest,
     /// Become a command that ends with the process that started it
     #[command(hide = true)]
     Tethered {
@@ -100,6 +106,8 @@ fn start(task: Task) -> Result<()> {
         Task::BenchAsRoot { binary, size } => bench::run_as_root(&binary, &size),
         Task::Sandbox(options) => sandbox::serve(&options),
         Task::Tethered { words } => sandbox::become_tethered(&words),
+        Task::Vm(options) => vm::run(&options),
+        Task::VmGuest => vm::run_guest(),
         Task::Lint => lint::run(),
         Task::TestAsRoot { plan } => test::run_as_root(&plan),
     }

@@ -5,6 +5,7 @@
 
 mod debian;
 mod linker;
+pub(crate) mod machine;
 mod rustup;
 
 use std::fs::{self, File};

@@ -1,0 +1,86 @@
+//! One virtual machine: started, listened to, and ended when it takes too long.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{GUEST, Verdict};
+use crate::sandbox::tethered;
+
+/// A machine that runs longer than this hangs. Emulated, on busy processors, all tests take a minute or two.
+const LONGEST_RUN: Duration = Duration::from_secs(5 * 60);
+
+/// A running machine. Dropping it ends it.
+struct Machine(Child);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Boots the kernel, shows what the machine says, and returns its verdict and how long it ran.
+///
+/// # Errors
+/// The machine does not start, runs too long, or goes off without a verdict.
+pub(super) fn boot(
+    (qemu, environment): &(PathBuf, Vec<(&'static str, String)>),
+    kernel: &Path,
+    initial: &Path,
+    name: &str,
+) -> Result<(Verdict, Duration)> {
+    let started = Instant::now();
+    let mut command = tethered(qemu)?;
+    command
+        .envs(environment.iter().map(|(key, value)| (key, value)))
+        // Emulated on purpose: the tests are to run where no hardware virtualisation is to be had.
+        .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024"])
+        .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
+        .arg("-kernel")
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(initial)
+        .args(["-append", &format!("console=ttyS0 quiet panic=-1 rdinit=/init -- {GUEST}")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut machine = Machine(command.spawn().with_context(|| format!("cannot start {}", qemu.display()))?);
+    let lines = lines_of(machine.0.stdout.take().context("the machine has no output")?);
+    let mut verdict = None;
+    loop {
+        let left = LONGEST_RUN.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left) {
+            Ok(line) => {
+                let shown: String = line.chars().filter(|letter| !letter.is_control() || *letter == '\t').collect();
+                eprintln!("vm: {name}: {shown}");
+                verdict = Verdict::read(&shown).or(verdict);
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                bail!("the machine still runs after {} minutes: ended", LONGEST_RUN.as_secs() / 60)
+            }
+        }
+    }
+    Ok((verdict.context("the machine went off without a verdict")?, started.elapsed()))
+}
+
+/// The lines that the machine writes, until it goes off.
+fn lines_of(output: ChildStdout) -> mpsc::Receiver<String> {
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
+            if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+            line.clear();
+        }
+    });
+    receive
+}
