@@ -182,7 +182,8 @@ fn decode(buffer: &[u64]) -> Option<MountStatus<'_>> {
         peer_group: long(80)?,
         master: long(88)?,
         root: string(MNT_ROOT, 104)?,
-        point: string(MNT_POINT, 108)?,
+        // Linux 6.12 gives an empty one for what cannot be reached, later ones give none.
+        point: string(MNT_POINT, 108)?.filter(|point| !point.is_empty()),
         fs_type: string(FS_TYPE, 36)?,
         options: string(MNT_OPTS, 4)?,
         source: string(SB_SOURCE, 124)?,
@@ -210,6 +211,12 @@ mod tests {
         assert_eq!(status.root, Some(&b"/dir"[..]));
         assert_eq!((status.point, status.unique), (None, 1 << 31 | 7));
         assert_eq!(status.device, Device { major: 8, minor: 1 });
+        // A mount point of no bytes, as Linux 6.12 tells it: the string is the end of the other one.
+        buffer[1] |= MNT_POINT;
+        buffer[13] = 3 | 7 << 32;
+        assert_eq!(decode(&buffer).map(|status| status.point), Some(None));
+        buffer[13] = 3 << 32 | 3;
+        assert_eq!(decode(&buffer).map(|status| status.point), Some(Some(&b"/dir"[..])));
         buffer[13] = 4096;
         assert_eq!(decode(&buffer), None);
         buffer[1] = 0;

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -11,12 +12,17 @@ use anyhow::{Context as _, Result, bail};
 use nix::kmod::init_module;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
+use nix::unistd::chroot;
 
 use super::Verdict;
 use super::programs::{MODULES, Needs, PROGRAMS, Program};
 
 /// Where the machine has the programs and modules.
 pub(super) const PROGRAMS_PLACE: &str = "programs";
+/// The directories of the first file system.
+pub(super) const PLACES: [&str; 8] = ["bin", "dev", "etc", "mnt", "proc", PROGRAMS_PLACE, "sys", "tmp"];
+/// Where the next root is made.
+const NEXT_ROOT: &str = "/mnt";
 
 /// Runs everything and never returns: the machine goes off.
 ///
@@ -38,7 +44,34 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
+/// Moves to a root of its own, as a host does at its start: what runs from the first file system has a mount namespace
+/// unlike any other.
+fn leave_first_root() -> Result<()> {
+    let none = None::<&str>;
+    mount(Some("root"), NEXT_ROOT, Some("tmpfs"), MsFlags::empty(), none).context("cannot mount the next root")?;
+    for place in PLACES {
+        let to = Path::new(NEXT_ROOT).join(place);
+        fs::create_dir(&to).with_context(|| format!("cannot create {}", to.display()))?;
+        for entry in fs::read_dir(Path::new("/").join(place)).with_context(|| format!("cannot list /{place}"))? {
+            let from = entry.with_context(|| format!("cannot list /{place}"))?.path();
+            let to = to.join(from.file_name().context("an entry has no name")?);
+            if from.is_symlink() {
+                let target = fs::read_link(&from).with_context(|| format!("cannot read {}", from.display()))?;
+                std::os::unix::fs::symlink(target, &to).with_context(|| format!("cannot make {}", to.display()))?;
+            } else if from.is_file() {
+                fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+                fs::remove_file(&from).with_context(|| format!("cannot remove {}", from.display()))?;
+            }
+        }
+    }
+    std::env::set_current_dir(NEXT_ROOT).context("cannot enter the next root")?;
+    mount(Some("."), "/", none, MsFlags::MS_MOVE, none).context("cannot move the next root to its place")?;
+    chroot(".").context("cannot make the next root the root")?;
+    std::env::set_current_dir("/").context("cannot enter the next root")
+}
+
 fn prepare() -> Result<()> {
+    leave_first_root()?;
     let places = [
         ("proc", "/proc"),
         ("sysfs", "/sys"),
@@ -56,8 +89,7 @@ fn prepare() -> Result<()> {
             println!("cannot load the module {module}: {error}");
         }
     }
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel does not say its release")?;
-    println!("Linux {} is up after {} s", release.trim(), uptime());
+    println!("Linux {} is up after {} s", release()?, uptime());
     Ok(())
 }
 
@@ -83,15 +115,14 @@ fn run_all() -> Verdict {
 
 /// Runs the tests that this kernel has the means for. What does not say that it passed has failed.
 fn run_program(program: &Program, verdict: &mut Verdict) -> Result<()> {
-    let known = fs::read_to_string("/proc/filesystems").context("cannot list the types of file systems")?;
     let mut wanted = Vec::new();
     for (test, needs) in program.tests {
-        match needs {
-            Needs::FileSystem(kind) if !known.split_ascii_whitespace().any(|word| word == *kind) => {
-                println!("test {test} ... skipped: this kernel has no {kind}");
+        match missing(*needs)? {
+            Some(why) => {
+                println!("test {test} ... skipped: {why}");
                 verdict.skipped += 1;
             }
-            Needs::Nothing | Needs::FileSystem(_) => wanted.push(*test),
+            None => wanted.push(*test),
         }
     }
     let mut passed = 0;
@@ -99,6 +130,33 @@ fn run_program(program: &Program, verdict: &mut Verdict) -> Result<()> {
     verdict.passed += passed;
     verdict.failed += wanted.len() - passed;
     result
+}
+
+/// What this kernel lacks; None where it has what a test needs.
+fn missing(needs: Needs) -> Result<Option<String>> {
+    match needs {
+        Needs::Nothing => Ok(None),
+        Needs::FileSystem(kind) => {
+            let known = fs::read_to_string("/proc/filesystems").context("cannot list the types of file systems")?;
+            let has = known.split_ascii_whitespace().any(|word| word == kind);
+            Ok((!has).then(|| format!("this kernel has no {kind}")))
+        }
+        Needs::Release(major, minor) => {
+            let release = release()?;
+            let mut numbers =
+                release.split(|letter: char| !letter.is_ascii_digit()).map_while(|part| part.parse().ok());
+            let (Some(first), Some(second)) = (numbers.next(), numbers.next()) else {
+                bail!("the release {release} has no numbers");
+            };
+            let old: bool = (first, second) < (major, minor);
+            Ok(old.then(|| format!("this takes Linux {major}.{minor}")))
+        }
+    }
+}
+
+fn release() -> Result<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel does not say its release")?;
+    Ok(text.trim().to_owned())
 }
 
 fn passing(program: &Program, wanted: &[&str], passed: &mut usize) -> Result<()> {

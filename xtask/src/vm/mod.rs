@@ -183,7 +183,7 @@ fn write_initial(
     let wrong = || format!("cannot write {}", path.display());
     let output = fs::File::create(path).with_context(wrong)?;
     let mut archive = Archive::new(std::io::BufWriter::new(output));
-    for place in ["bin", "dev", "etc", "mnt", "proc", guest::PROGRAMS_PLACE, "sys", "tmp"] {
+    for place in guest::PLACES {
         archive.directory(place).with_context(wrong)?;
     }
     archive.program("init", &built("xtask", false)?).with_context(wrong)?;
