@@ -146,8 +146,9 @@ fn build(target: &Path) -> Result<BTreeMap<(String, bool), PathBuf>> {
             .args(["--message-format=json-render-diagnostics", "--target", TARGET, "--target-dir"])
             .arg(target)
             .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static")
-            // Small enough for a first file system.
+            // Small enough for a first file system, and quick enough for an emulated processor.
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
             .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
             .stderr(Stdio::inherit());
         let output = build.output().with_context(|| format!("cannot start {}", shown(&build)))?;
