@@ -35,7 +35,7 @@ fn subject(path: &str) -> Subject {
 }
 
 fn full() -> Coverage {
-    Coverage::full(Identities { overflow: 65_534, subordinate: BTreeMap::new() })
+    Coverage::full(Identities { overflow: 65_534, subordinate: Some(BTreeMap::new()) })
 }
 
 fn decide(pins: &PinSet, coverage: &Coverage, path: &str) -> Decision {

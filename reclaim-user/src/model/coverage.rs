@@ -72,8 +72,8 @@ pub struct Holder {
 pub struct Identities {
     /// `/proc/sys/kernel/overflowuid`: what an id without a mapping is shown as.
     pub overflow: u32,
-    /// Subordinate ranges of each user, from `/etc/subuid`.
-    pub subordinate: BTreeMap<u32, Vec<RangeInclusive<u32>>>,
+    /// Subordinate ranges of each user, from `/etc/subuid`; none where it is there and could not be read.
+    pub subordinate: Option<BTreeMap<u32, Vec<RangeInclusive<u32>>>>,
 }
 
 impl Holder {
@@ -83,7 +83,10 @@ impl Holder {
         let Some(namespace_owner) = self.user_namespace_owner else {
             return true;
         };
-        let ranges = identities.subordinate.get(&owner).map_or(&[][..], Vec::as_slice);
+        let Some(subordinate) = &identities.subordinate else {
+            return true;
+        };
+        let ranges = subordinate.get(&owner).map_or(&[][..], Vec::as_slice);
         namespace_owner == owner
             || self.uids.is_empty()
             || self.uids.iter().any(|uid| {
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     fn identities() -> Identities {
-        Identities { overflow: 65_534, subordinate: BTreeMap::from([(1000, vec![100_000..=165_535])]) }
+        Identities { overflow: 65_534, subordinate: Some(BTreeMap::from([(1000, vec![100_000..=165_535])])) }
     }
 
     fn covered_beside(uid: u32, namespace_owner: Option<u32>, owner: u32) -> bool {
@@ -176,6 +179,13 @@ mod tests {
         assert!(!covered_beside(100_007, Some(0), 1000));
         assert!(covered_beside(100_007, Some(0), 1001));
         assert!(!covered_beside(200_000, Some(1000), 1000));
+    }
+
+    #[test]
+    fn without_the_ranges_any_task_could_hold_anything() {
+        let holder = Holder { uids: vec![1001], user_namespace_owner: Some(0) };
+        assert!(!holder.could_hold(1000, &identities()));
+        assert!(holder.could_hold(1000, &Identities { subordinate: None, ..identities() }));
     }
 
     #[test]

@@ -8,7 +8,9 @@
 //!
 //! It keeps no descriptor of a mount namespace or of a mount between two calls.
 
+mod ask;
 mod audit;
+mod confirm;
 mod status;
 mod walked;
 
@@ -18,7 +20,7 @@ pub use walked::Asked;
 
 use super::clock::{Reading, Waited};
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung};
-use super::references::{Finder, Gap};
+use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
 use super::walk::{WalkError, Walker};
@@ -30,7 +32,7 @@ use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -228,25 +230,6 @@ impl Engine {
         if self.probes.is_some() { Producer::Live } else { Producer::Scan }
     }
 
-    /// As [`EvidenceSource::consult`], and where the kernel can be walked, with every mount that relies on a child of one
-    /// of the directories, whoever holds it.
-    ///
-    /// # Errors
-    /// As [`EvidenceSource::consult`].
-    pub fn ask(&mut self, directories: &[Asked<'_>]) -> Result<View<'_>, EngineError> {
-        if self.probes.is_none() && !self.unasked {
-            // An answer goes on nothing that was read before the question.
-            self.baseline()?;
-        } else {
-            self.bring_up()?;
-        }
-        self.unasked = false;
-        if self.walker.is_none() || directories.is_empty() {
-            return Ok(self.view());
-        }
-        if self.walked_before(directories) || self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
-    }
-
     /// Brings the live set up to all that the kernel had sent by now; without probes, to a scan that is recent.
     fn bring_up(&mut self) -> Result<(), EngineError> {
         if self.probes.is_none() {
@@ -267,42 +250,6 @@ impl Engine {
             self.live.exist(&listing.namespaces.iter().copied().collect::<BTreeSet<_>>(), listing.complete);
         }
         self.refresh()
-    }
-
-    /// Whether the last walk was of these directories, and no mount call has entered the kernel since.
-    fn walked_before(&self, directories: &[Asked<'_>]) -> bool {
-        let Some((places, then)) = &self.asked else { return false };
-        self.probes.as_ref().is_some_and(|probes| probes.clock().now() == *then && then.entered == then.left)
-            && directories.iter().all(|(_, place)| places.contains(place))
-    }
-
-    /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be.
-    fn walk_each(&mut self, directories: &[Asked<'_>]) -> bool {
-        let Some(walker) = &mut self.walker else { return false };
-        self.asked = None;
-        let mut pins = Vec::new();
-        for directory in directories {
-            match walked::walk(walker, std::slice::from_ref(directory)) {
-                Ok(found) => pins.extend(found),
-                Err(error) => {
-                    debug!("{} was not walked: {}", directory.1, error_chain(&error));
-                    return false;
-                }
-            }
-        }
-        self.live.see(pins);
-        if let Some(probes) = &self.probes {
-            let places = directories.iter().map(|(_, place)| place.clone()).collect();
-            self.asked = Some((places, probes.clock().now()));
-        }
-        true
-    }
-
-    /// The view right after a walk that came to its end.
-    fn walked(&mut self) -> View<'_> {
-        let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
-        let references = const { &References::NONE };
-        View { pins: self.live.pins(), coverage: claim, references, producer: Producer::Walk, walks: true }
     }
 
     fn view(&self) -> View<'_> {
@@ -451,46 +398,6 @@ impl EvidenceSource for Engine {
         let coverage = self.claim.insert(claim);
         let walks = producer == Producer::Walk;
         Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer, walks })
-    }
-}
-
-impl Engine {
-    /// Looks for references to condemned entries and adds them to those that are known already.
-    fn refer(&mut self, condemned: &[CondemnedIn<'_>], known: References) -> Vec<Gap> {
-        let found = self.finder.find(condemned);
-        self.references = known;
-        self.references.extend(found.references);
-        found.gaps
-    }
-
-    /// Brings the live set up to the moment for condemned entries. Returns who speaks for it.
-    fn confirm_mounts(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Producer, EngineError> {
-        // What tables show is brought up to the moment first: a pin that anyone sees wins, and the work directory of an
-        // overlay is a layer that no mount shows.
-        if self.walker.is_none() || self.probes.is_none() || self.live.has_gap() {
-            self.baseline()?;
-        } else {
-            self.take_events();
-            self.refresh()?;
-        }
-        let place = |condemned: &CondemnedIn<'_>| match &*condemned.path {
-            [] => self.watch[root].clone(),
-            path => self.watch[root].join(path),
-        };
-        let asked: Vec<Asked<'_>> = condemned.iter().map(|condemned| (condemned.directory, place(condemned))).collect();
-        match self.walker.as_mut().map(|walker| walked::walk(walker, &asked)) {
-            None => Ok(self.producer()),
-            Some(Ok(pins)) => {
-                self.live.see(pins);
-                self.asked = None;
-                Ok(Producer::Walk)
-            }
-            Some(Err(error)) => {
-                warn!("the kernel's own list of mounts cannot be relied on: {}", error_chain(&error));
-                self.baseline()?;
-                Ok(self.producer())
-            }
-        }
     }
 }
 

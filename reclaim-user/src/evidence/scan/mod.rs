@@ -284,14 +284,17 @@ pub(in crate::evidence) fn filtered(procfs: &Procfs) -> bool {
 
 /// What the host says of user ids: the overflow id, and `/etc/subuid` with owners by name or number.
 ///
-/// A name that nobody has is left out. The overflow id is 65534 where the kernel does not tell it, as in the kernel.
+/// A name that nobody has is left out. A file that is there and cannot be read could name anybody. The overflow id is 65534 where the kernel does not tell it, as in the kernel.
 #[must_use]
 pub fn identities() -> Identities {
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534);
-    let text = std::fs::read_to_string("/etc/subuid").unwrap_or_default();
+    let text = match std::fs::read_to_string("/etc/subuid") {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(String::new()),
+        text => text.ok(),
+    };
     let uid_of = |name: &str| nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
-    Identities { overflow, subordinate: subordinate(&text, uid_of) }
+    Identities { overflow, subordinate: text.map(|text| subordinate(&text, uid_of)) }
 }
 
 fn subordinate(text: &str, uid_of: impl Fn(&str) -> Option<u32>) -> BTreeMap<u32, Vec<RangeInclusive<u32>>> {

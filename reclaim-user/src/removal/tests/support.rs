@@ -213,7 +213,7 @@ impl Evidence {
 }
 
 fn full() -> Coverage {
-    Coverage::full(Identities { overflow: 65_534, subordinate: BTreeMap::new() })
+    Coverage::full(Identities { overflow: 65_534, subordinate: Some(BTreeMap::new()) })
 }
 
 impl EvidenceSource for Evidence {
