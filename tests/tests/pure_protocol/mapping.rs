@@ -13,6 +13,7 @@ const LIST: &str = "reclaim-user/src/removal/list.rs";
 const CONFIRM: &str = "reclaim-user/src/removal/confirm.rs";
 const CLOCK: &str = "reclaim-user/src/evidence/clock.rs";
 const ENGINE: &str = "reclaim-user/src/evidence/engine/mod.rs";
+const ENGINE_CONFIRM: &str = "reclaim-user/src/evidence/engine/confirm.rs";
 const FINISH: &str = "reclaim-user/src/removal/finish.rs";
 const PROGRAMS: &str = "reclaim-ebpf/src/clock.rs";
 
@@ -34,8 +35,15 @@ const STEPS: &[Row] = &[
     ("is_empty", &[(CLOCK, &["is_empty"])]),
     ("look_again", &[("reclaim-user/src/evidence/stragglers.rs", &["look", "look_again"])]),
     ("wait_since", &[(CLOCK, &["wait_since"])]),
-    ("walk", &[(ENGINE, &["confirm_mounts"]), ("reclaim-user/src/evidence/engine/walked.rs", &["walk"])]),
-    ("refer", &[(ENGINE, &["confirm", "refer"]), ("reclaim-user/src/evidence/references/mod.rs", &["find"])]),
+    ("walk", &[(ENGINE_CONFIRM, &["confirm_mounts"]), ("reclaim-user/src/evidence/engine/walked.rs", &["walk"])]),
+    (
+        "refer",
+        &[
+            (ENGINE, &["confirm"]),
+            (ENGINE_CONFIRM, &["refer"]),
+            ("reclaim-user/src/evidence/references/mod.rs", &["find"]),
+        ],
+    ),
     ("prove", &[(PASS, &["prove"]), (CONFIRM, &["prove", "is_pinned"]), (FINISH, &["over"])]),
     ("confirm", &[(CONFIRM, &["confirm"])]),
     ("remove", &[("reclaim-user/src/removal/remove.rs", &["remove"])]),
