@@ -19,6 +19,7 @@ mod reclaim;
 mod report;
 mod serve;
 mod service;
+mod share;
 mod skip;
 mod subject;
 
@@ -34,5 +35,6 @@ pub use protocol::{Answer, Request};
 pub use reclaim::{Reclaim, reclaim_binary};
 pub use report::{Covered, EntryLine, Pass, PinLine, QueryLine, ScanLine, TaskLine, WhoLine};
 pub use service::{Connection, Service};
+pub use share::share_of;
 pub use skip::{kernel_lists_namespaces, program_on_path};
 pub use subject::{Mode, Subject};

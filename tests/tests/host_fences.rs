@@ -93,11 +93,11 @@ fn owner(host: &Host, mode: Mode) {
 }
 
 fn young(host: &Host, mode: Mode) {
-    let subject = with(host, mode, |root| root.text("min_age", "5s"));
+    let subject = with(host, mode, |root| root.text("min_age", "15s"));
     let first = host.entry("first");
     let pass = subject.sweep();
     assert!(first.is_dir() && pass.kept("young") == 1, "{pass:?}");
-    sleep(Duration::from_millis(5_200));
+    sleep(Duration::from_millis(15_200));
     let second = host.entry("second");
     // Work inside moves the time of change and not the age.
     fs::write(first.join("file"), "").and_then(|()| fs::remove_file(first.join("file"))).or_fail("work inside");

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use reclaim_tests::{
     Actor, Background, ConfigFile, Connection, Host, OrFail as _, Reclaim, Request, Root, Service, private_host,
-    wait_until,
+    share_of, wait_until,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -153,7 +153,7 @@ fn a_gap_is_told_and_never_frees() {
         assert_eq!(verdict(&mut connection, &ended), "pinned");
 
         service.signal(Signal::SIGSTOP);
-        let noise = Background::bind_rounds(&elsewhere, &host.mount_point(), 50_000);
+        let noise = Background::bind_rounds(&elsewhere, &host.mount_point(), share_of(50_000) as u64);
         noise.wait(Duration::from_secs(120)).expect_clean("50,000 binds");
         let (mut sandbox, point) = host.sandbox_with(&entry);
         gone.kill();

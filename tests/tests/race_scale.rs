@@ -1,15 +1,21 @@
 //! 200,000 stale entries and 1,000 sandboxes of 30 binds on one tmpfs.
 
-use reclaim_tests::{ConfigFile, Crowd, Host, OrFail as _, Reclaim, Root, Service, private_host, wait_until};
+use reclaim_tests::{ConfigFile, Crowd, Host, OrFail as _, Reclaim, Root, Service, private_host, share_of, wait_until};
 use std::fs;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const STALE: usize = 200_000;
-const SANDBOXES: usize = 1_000;
 const BINDS: usize = 30;
 const MEMORY_KIB: u64 = 200 << 10;
+
+fn stale() -> usize {
+    share_of(200_000)
+}
+
+fn sandboxes() -> usize {
+    share_of(1_000)
+}
 
 /// The two take turns: a thousand namespaces at a time are what is asked for.
 fn alone() -> MutexGuard<'static, ()> {
@@ -18,15 +24,15 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn crowd(host: &Host) -> Crowd {
-    host.entries("member-", SANDBOXES * BINDS);
-    Crowd::start(&host.root(), &host.make_dir("points"), "member-", SANDBOXES, BINDS)
+    host.entries("member-", sandboxes() * BINDS);
+    Crowd::start(&host.root(), &host.make_dir("points"), "member-", sandboxes(), BINDS)
 }
 
 #[track_caller]
 fn expect_only_members(host: &Host) {
     let names = host.names();
     assert!(names.iter().all(|name| name.starts_with(b"member-")), "something stale is left");
-    assert_eq!(names.len(), SANDBOXES * BINDS, "something pinned has gone");
+    assert_eq!(names.len(), sandboxes() * BINDS, "something pinned has gone");
     assert!(host.condemned().is_empty());
 }
 
@@ -34,7 +40,7 @@ fn expect_only_members(host: &Host) {
 fn in_one_pass_of_the_service() {
     private_host(|host| {
         let _alone = alone();
-        host.entries("stale-", STALE);
+        host.entries("stale-", stale());
         let crowd = crowd(host);
         let config = ConfigFile::write(host, [Root::of(host)]).budget("10m");
         let reclaim = Reclaim::with(&config).within(Duration::from_secs(300));
@@ -43,9 +49,9 @@ fn in_one_pass_of_the_service() {
             service.assert_running();
             service.passes().into_iter().next()
         });
-        assert_eq!(first.listed, (STALE + SANDBOXES * BINDS) as u64, "{first:?}");
-        assert_eq!(first.removed, STALE as u64, "{first:?}\n{}", service.log());
-        assert_eq!(first.kept("pinned"), (SANDBOXES * BINDS) as u64, "{first:?}");
+        assert_eq!(first.listed, (stale() + sandboxes() * BINDS) as u64, "{first:?}");
+        assert_eq!(first.removed, stale() as u64, "{first:?}\n{}", service.log());
+        assert_eq!(first.kept("pinned"), (sandboxes() * BINDS) as u64, "{first:?}");
         assert!(!first.truncated, "{first:?}");
         expect_only_members(host);
         crowd.still_works();
@@ -67,9 +73,9 @@ fn in_one_pass_of_the_service() {
 fn over_several_passes_of_a_small_budget() {
     private_host(|host| {
         let _alone = alone();
-        host.entries("stale-", STALE);
+        host.entries("stale-", stale());
         let crowd = crowd(host);
-        let config = ConfigFile::write(host, [Root::of(host)]).budget("2s");
+        let config = ConfigFile::write(host, [Root::of(host)]).budget(&format!("{}ms", share_of(2_000)));
         let reclaim = Reclaim::with(&config).evidence("scan");
         let (mut passes, mut peak, mut truncated) = (0, 0, 0);
         wait_until("everything stale to go", Duration::from_secs(300), || {
@@ -91,7 +97,7 @@ fn over_several_passes_of_a_small_budget() {
             passes += 1;
             truncated += u32::from(pass.truncated);
             assert!(passes < 2_000, "no end in sight: {pass:?}");
-            (host.names().len() == SANDBOXES * BINDS).then_some(())
+            (host.names().len() == sandboxes() * BINDS).then_some(())
         });
         eprintln!("{passes} passes, {truncated} of them cut short; peak of resident memory {peak} KiB");
         assert!(truncated > 0 && passes > 1, "the budget was large enough for one pass: {passes}");

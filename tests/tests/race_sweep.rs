@@ -1,7 +1,7 @@
 //! A sweep among sandboxes and launchers that go on with their work.
 
 use reclaim_tests::{
-    Background, ConfigFile, Crowd, Host, Mode, OrFail as _, Reclaim, Root, Subject, cases, wait_until,
+    Background, ConfigFile, Crowd, Host, Mode, OrFail as _, Reclaim, Root, Subject, cases, share_of, wait_until,
 };
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,8 +12,6 @@ cases! {
     sandboxes_that_come_and_go: service, scan;
 }
 
-const LARGE: usize = 60_000;
-
 fn a_large_sweep_disturbs_nobody(host: &Host, mode: Mode) {
     let subject = Subject::start(host, mode);
     let full = host.make_file("root/full/file", "text").parent().or_fail("a parent").to_owned();
@@ -21,7 +19,7 @@ fn a_large_sweep_disturbs_nobody(host: &Host, mode: Mode) {
     let crowd = Crowd::start(&host.root(), &host.make_dir("points"), "member-", 100, 10);
     let outside = Background::bind_loop(&host.make_dir("outside"), &host.mount_point());
     let inside = Background::bind_loop(&full, &host.mount_point());
-    host.entries("stale-", LARGE);
+    host.entries("stale-", share_of(60_000));
 
     // The bound members are checked over and over while the sweep runs.
     let mut during = 0;

@@ -5,6 +5,7 @@ mod build;
 mod command;
 mod launcher;
 mod lint;
+mod programs;
 mod run;
 mod sandbox;
 mod setup;

@@ -25,6 +25,15 @@ pub(crate) fn kernels() -> impl Iterator<Item = &'static str> {
     KERNELS.into_iter().map(|(name, _)| name)
 }
 
+/// Why machines cannot be made here; None where they can.
+pub(crate) fn out_of_reach() -> Option<String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Some("the kernels are built for x86-64, and this host is something else".to_owned());
+    }
+    let missing = ["apt-get", "dpkg-deb"].into_iter().find(|program| find(program).is_none())?;
+    Some(format!("the kernels are Debian's packages, and this host has no {missing} to get them with"))
+}
+
 /// Where an unpacked kernel package lies; None for a name that is none of [`kernels`].
 ///
 /// # Errors

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: builds the release binary and every test, runs them as root, and looks for what they left behind.
 
 mod leaks;
+mod machines;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,34 +13,28 @@ use clap::Args;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
+use crate::build;
 use crate::command::{self, cargo, shown};
-use crate::{build, setup};
+use crate::programs::{self, Program};
+use machines::Machines;
 
-/// Package of the tests against the built binary. Its test files are the tiers.
-const TESTS: &str = "reclaim-tests";
 /// A test program that runs longer than this hangs.
 const LONGEST_RUN: Duration = Duration::from_secs(20 * 60);
+/// The tier that runs in virtual machines.
+const MACHINES: &str = "vm";
 
 /// What to test.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only tests whose name contains this
     filter: Option<String>,
-    /// Only one tier: unit (tests inside the packages), or the test files whose name begins with this (pure, host, race, crash)
+    /// Only one tier: unit (tests inside the packages), the test files whose name begins with this (pure, host, race,
+    /// crash), or vm (Debian's kernels in virtual machines)
     #[arg(long)]
     tier: Option<String>,
     /// Passed on to every test program, after --
     #[arg(last = true)]
     arguments: Vec<String>,
-}
-
-/// One test program to run.
-#[derive(Serialize, Deserialize)]
-struct Program {
-    package: String,
-    target: String,
-    path: PathBuf,
-    directory: PathBuf,
 }
 
 /// What the privileged half is to do; handed over as JSON in an argument.
@@ -56,7 +51,23 @@ struct Plan {
 /// A build or a test fails, or a test left something behind.
 pub(crate) fn run(options: Options) -> Result<()> {
     let binary = build::run()?;
-    let mut programs = programs()?;
+    eprintln!("test: building the tests");
+    let built = programs::build()?;
+    let everything = options.tier.is_none() && options.filter.is_none();
+    let only_machines = options.tier.as_deref() == Some(MACHINES);
+    let machines = if everything || only_machines { Machines::start(&built)? } else { None };
+    // Both are told about, also where both fail.
+    let here = if only_machines { Ok(()) } else { run_here(options, binary, built) };
+    if let Err(error) = &here {
+        eprintln!("test: {error:#}");
+    }
+    machines.map_or(Ok(()), Machines::finish)?;
+    here
+}
+
+/// Runs the tests on this host.
+fn run_here(options: Options, binary: PathBuf, mut programs: Vec<Program>) -> Result<()> {
+    programs.retain(|program| program.test);
     if let Some(tier) = &options.tier {
         programs.retain(|program| in_tier(program, tier));
     }
@@ -84,45 +95,8 @@ pub(crate) fn run_as_root(plan: &str) -> Result<()> {
     run_plan(&serde_json::from_str(plan).context("cannot read the plan of the tests")?)
 }
 
-/// Compiles all tests and asks cargo where it put them.
-fn programs() -> Result<Vec<Program>> {
-    setup::run(setup::Verbosity::Quiet)?;
-    eprintln!("test: building the tests");
-    let mut build = cargo();
-    build.args(["test", "--no-run", "--message-format=json-render-diagnostics", "--workspace"]);
-    build.stderr(std::process::Stdio::inherit());
-    let output = build.output().with_context(|| format!("cannot start {}", shown(&build)))?;
-    if !output.status.success() {
-        bail!("the tests do not build");
-    }
-    let text = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;
-    let mut programs = Vec::new();
-    for line in text.lines() {
-        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message is not JSON")?;
-        let (Some(path), Some(true)) = (message["executable"].as_str(), message["profile"]["test"].as_bool()) else {
-            continue;
-        };
-        let manifest = Path::new(message["manifest_path"].as_str().context("cargo names no manifest")?);
-        let directory = manifest.parent().context("a manifest has no directory")?;
-        programs.push(Program {
-            package: directory.file_name().context("a package has no directory")?.to_string_lossy().into_owned(),
-            target: message["target"]["name"].as_str().context("cargo names no target")?.to_owned(),
-            path: path.into(),
-            directory: directory.to_owned(),
-        });
-    }
-    // What is quick and small first: the packages' own tests, then the tiers.
-    programs.sort_by_key(|program| (is_tier(program), program.package.clone(), program.target.clone()));
-    Ok(programs)
-}
-
-/// Whether the program is a test file of the tests package.
-fn is_tier(program: &Program) -> bool {
-    program.package == "tests" && program.target != TESTS.replace('-', "_")
-}
-
 fn in_tier(program: &Program, tier: &str) -> bool {
-    if tier == "unit" { !is_tier(program) } else { is_tier(program) && program.target.starts_with(tier) }
+    if tier == "unit" { !program.is_tier() } else { program.is_tier() && program.target.starts_with(tier) }
 }
 
 /// Runs every program, also after one has failed, and then compares the host with what it was before.
@@ -130,7 +104,7 @@ fn run_plan(plan: &Plan) -> Result<()> {
     let before = leaks::Snapshot::take()?;
     let mut failed = Vec::new();
     for program in &plan.programs {
-        let name = format!("{}/{}", program.package, program.target);
+        let name = program.name();
         eprintln!("test: {name}");
         let mut run = Command::new(&program.path);
         run.args(&plan.arguments)

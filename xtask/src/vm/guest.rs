@@ -1,25 +1,45 @@
 //! The first process of a virtual machine: runs the tests, says how they went and turns the machine off.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::kmod::init_module;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::unistd::chroot;
+use serde::{Deserialize, Serialize};
 
-use super::Verdict;
-use super::programs::{MODULES, Needs, PROGRAMS, Program};
+use super::programs::{MODULES, Run};
+use super::verdict::{Verdict, skips};
 
 /// Where the machine has the programs and modules.
 pub(super) const PROGRAMS_PLACE: &str = "programs";
+/// The file in that place that says what to run.
+pub(super) const PLAN: &str = "plan.json";
 /// The directories of the first file system.
-pub(super) const PLACES: [&str; 8] = ["bin", "dev", "etc", "mnt", "proc", PROGRAMS_PLACE, "sys", "tmp"];
+pub(super) const PLACES: [&str; 12] =
+    ["bin", "dev", "etc", "lib", "lib64", "mnt", "proc", PROGRAMS_PLACE, "run", "sys", "tmp", "var"];
+/// Begins each line of `reclaim check` in what the machine says.
+pub(super) const CHECK: &str = "check: ";
+/// A test program that runs longer than this hangs.
+const LONGEST_RUN: Duration = Duration::from_secs(5 * 60);
+/// What the first process is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    /// Where the tests were built to look for the binary.
+    pub(super) binary: PathBuf,
+    /// The share of their full size, in percent, that tests of endurance have here.
+    pub(super) share: u32,
+    /// The test programs.
+    pub(super) runs: Vec<Run>,
+}
+
 /// Where the next root is made.
 const NEXT_ROOT: &str = "/mnt";
 
@@ -32,7 +52,7 @@ pub(crate) fn run() -> Result<()> {
         bail!("this is for the first process of a virtual machine only");
     }
     match prepare() {
-        Ok(()) => println!("{}", run_all()),
+        Ok(plan) => println!("{}", run_all(&plan)),
         Err(error) => println!("the machine cannot be prepared: {error:#}"),
     }
     // What was printed has to get through the serial line.
@@ -56,7 +76,7 @@ fn leave_first_root() -> Result<()> {
             let to = to.join(from.file_name().context("an entry has no name")?);
             if from.is_symlink() {
                 let target = fs::read_link(&from).with_context(|| format!("cannot read {}", from.display()))?;
-                std::os::unix::fs::symlink(target, &to).with_context(|| format!("cannot make {}", to.display()))?;
+                symlink(target, &to).with_context(|| format!("cannot make {}", to.display()))?;
             } else if from.is_file() {
                 fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
                 fs::remove_file(&from).with_context(|| format!("cannot remove {}", from.display()))?;
@@ -69,7 +89,7 @@ fn leave_first_root() -> Result<()> {
     std::env::set_current_dir("/").context("cannot enter the next root")
 }
 
-fn prepare() -> Result<()> {
+fn prepare() -> Result<Plan> {
     leave_first_root()?;
     let places = [
         ("proc", "/proc"),
@@ -82,106 +102,125 @@ fn prepare() -> Result<()> {
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)
             .with_context(|| format!("cannot mount {kind} on {place}"))?;
     }
+    // Services listen there.
+    let up = Command::new("/bin/busybox").args(["ifconfig", "lo", "up"]).status().context("cannot start busybox")?;
+    if !up.success() {
+        bail!("the loopback interface does not go up ({up})");
+    }
     for module in MODULES {
-        let Ok(content) = fs::read(format!("/{PROGRAMS_PLACE}/{module}.ko")) else { continue };
+        let Ok(content) = fs::read(inside(&format!("{module}.ko"))) else { continue };
         if let Err(error) = init_module(&content, c"") {
             println!("cannot load the module {module}: {error}");
         }
     }
+    fs::write("/etc/passwd", "root:x:0:0::/:/bin/sh\n").context("cannot name the users")?;
+    let plan = fs::read(inside(PLAN)).context("cannot read what to run")?;
+    let plan: Plan = serde_json::from_slice(&plan).context("cannot read what to run")?;
+    let place = plan.binary.parent().context("the binary has no directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    symlink(inside("reclaim"), &plan.binary).with_context(|| format!("cannot make {}", plan.binary.display()))?;
     println!("Linux {} is up after {} s", release()?, uptime());
-    Ok(())
+    Ok(plan)
 }
 
-fn run_all() -> Verdict {
-    let mut verdict = Verdict::default();
-    for program in &PROGRAMS {
-        match run_program(program, &mut verdict) {
-            Ok(()) => {}
-            Err(error) => println!("{}: {error:#}", program.name),
+/// A path in the place of the programs.
+fn inside(name: &str) -> PathBuf {
+    Path::new("/").join(PROGRAMS_PLACE).join(name)
+}
+
+fn run_all(plan: &Plan) -> Verdict {
+    let mut verdict = check();
+    for run in &plan.runs {
+        let began = Instant::now();
+        let output = match output_of(run, plan) {
+            Ok(output) => output,
+            Err(error) => format!("{}: {error:#}", run.name),
+        };
+        let of_run = Verdict::of_program(&output);
+        let Verdict { passed, failed, skipped } = of_run;
+        let took = began.elapsed().as_secs();
+        println!("{}: {passed} passed, {failed} failed, {skipped} skipped, in {took} s", run.name);
+        for skip in skips(&output) {
+            println!("{skip}");
         }
-        println!("{} is done after {} s", program.name, uptime());
-    }
-    let check = Command::new(format!("/{PROGRAMS_PLACE}/reclaim"))
-        .arg("check")
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .status();
-    match check {
-        Ok(status) if status.success() => verdict.passed += 1,
-        other => {
-            println!("reclaim check: {other:?}");
-            verdict.failed += 1;
+        if failed > 0 {
+            // What the ones that passed wrote comes before.
+            println!("{}", output.split_once("\nfailures:\n").map_or(&*output, |(_, failures)| failures));
         }
+        verdict.add(of_run);
     }
     verdict
 }
 
-/// Runs the tests that this kernel has the means for. What does not say that it passed has failed.
-fn run_program(program: &Program, verdict: &mut Verdict) -> Result<()> {
-    let mut wanted = Vec::new();
-    for (test, needs) in program.tests {
-        match missing(*needs)? {
-            Some(why) => {
-                println!("test {test} ... skipped: {why}");
-                verdict.skipped += 1;
+/// What the kernel gives, for the matrix; counts as one test.
+fn check() -> Verdict {
+    let said = Command::new(inside("reclaim")).args(["check", "--json"]).stdin(Stdio::null()).output();
+    match said {
+        Ok(output) if output.status.success() => {
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                println!("{CHECK}{line}");
             }
-            None => wanted.push(*test),
+            Verdict { passed: 1, ..Verdict::default() }
+        }
+        other => {
+            println!("reclaim check: {other:?}");
+            Verdict { failed: 1, ..Verdict::default() }
         }
     }
-    let mut passed = 0;
-    let result = passing(program, &wanted, &mut passed);
-    verdict.passed += passed;
-    verdict.failed += wanted.len() - passed;
-    result
 }
 
-/// What this kernel lacks; None where it has what a test needs.
-fn missing(needs: Needs) -> Result<Option<String>> {
-    match needs {
-        Needs::Nothing => Ok(None),
-        Needs::FileSystem(kind) => {
-            let known = fs::read_to_string("/proc/filesystems").context("cannot list the types of file systems")?;
-            let has = known.split_ascii_whitespace().any(|word| word == kind);
-            Ok((!has).then(|| format!("this kernel has no {kind}")))
-        }
-        Needs::Release(major, minor) => {
-            let release = release()?;
-            let mut numbers =
-                release.split(|letter: char| !letter.is_ascii_digit()).map_while(|part| part.parse().ok());
-            let (Some(first), Some(second)) = (numbers.next(), numbers.next()) else {
-                bail!("the release {release} has no numbers");
-            };
-            let old: bool = (first, second) < (major, minor);
-            Ok(old.then(|| format!("this takes Linux {major}.{minor}")))
-        }
+/// Runs a test program, and ends it where it hangs. All that it said.
+fn output_of(run: &Run, plan: &Plan) -> Result<String> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", "exec \"$0\" \"$@\" 2>&1"])
+        .arg(inside(&run.name))
+        .args(["--show-output", "--test-threads=2"])
+        .args(&run.arguments)
+        .current_dir("/tmp")
+        .env_clear()
+        .env("PATH", "/bin")
+        .env("RECLAIM_BIN", inside("reclaim"))
+        .env("RECLAIM_TEST_HELPER", inside("reclaim-test-helper"))
+        .env("RECLAIM_TEST_SHARE", plan.share.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the tests")?;
+    let mut output = child.stdout.take().context("no output")?;
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        output.read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    });
+    let began = Instant::now();
+    let mut ended = false;
+    while !ended && child.try_wait().context("cannot wait for the tests")?.is_none() {
+        ended = began.elapsed() > LONGEST_RUN;
+        thread::sleep(Duration::from_millis(50));
     }
+    if ended {
+        child.kill().context("cannot end the tests that hang")?;
+        child.wait().context("cannot wait for the tests")?;
+    }
+    // What they left behind may hold the other end of the pipe.
+    let left = Instant::now();
+    while !reader.is_finished() && left.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    if !reader.is_finished() {
+        bail!("something that the tests left behind still runs");
+    }
+    let said = reader.join().map_err(|_| anyhow::anyhow!("the reader of the tests' output broke"))?;
+    let said = said.context("cannot read what the tests say")?;
+    Ok(if ended {
+        format!("{said}\nstill running after {} minutes: ended\n", LONGEST_RUN.as_secs() / 60)
+    } else {
+        said
+    })
 }
 
 fn release() -> Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel does not say its release")?;
     Ok(text.trim().to_owned())
-}
-
-fn passing(program: &Program, wanted: &[&str], passed: &mut usize) -> Result<()> {
-    let mut child = Command::new(format!("/{PROGRAMS_PLACE}/{}", program.name))
-        .arg("--exact")
-        .args(wanted)
-        .arg("--test-threads=2")
-        .current_dir("/")
-        .env("PATH", "/bin")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start the tests")?;
-    let output: File = std::os::fd::OwnedFd::from(child.stdout.take().context("no output")?).into();
-    for line in BufReader::new(output).lines() {
-        let line = line.context("cannot read what the tests say")?;
-        println!("{line}");
-        let test = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok"));
-        *passed += usize::from(test.is_some_and(|test| wanted.contains(&test)));
-    }
-    child.wait().context("cannot wait for the tests")?;
-    Ok(())
 }
 
 /// Seconds since the kernel started.

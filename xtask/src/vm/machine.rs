@@ -1,6 +1,6 @@
 //! One virtual machine: started, listened to, and ended when it takes too long.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc;
@@ -9,23 +9,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{GUEST, Verdict};
+use super::GUEST;
+use super::guest::CHECK;
+use super::verdict::Verdict;
 use crate::sandbox::tethered;
 
-/// A machine that runs longer than this hangs. Emulated, on busy processors, all tests take a minute or two.
-const LONGEST_RUN: Duration = Duration::from_secs(5 * 60);
+/// A machine that runs longer than this hangs. Emulated, on busy processors, all tests take some minutes.
+const LONGEST_RUN: Duration = Duration::from_secs(15 * 60);
+
+/// How a machine went.
+pub(super) struct Machine {
+    /// The name of its kernel.
+    pub(super) name: String,
+    /// How the tests went.
+    pub(super) verdict: Verdict,
+    /// How long it ran.
+    pub(super) took: Duration,
+    /// What `reclaim check` found there: one object a line.
+    pub(super) check: Vec<String>,
+}
 
 /// A running machine. Dropping it ends it.
-struct Machine(Child);
+struct Running(Child);
 
-impl Drop for Machine {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Boots the kernel, shows what the machine says, and returns its verdict and how long it ran.
+/// Boots the kernel, passes on what the machine says, and returns how it went.
 ///
 /// # Errors
 /// The machine does not start, runs too long, or goes off without a verdict.
@@ -34,30 +48,37 @@ pub(super) fn boot(
     kernel: &Path,
     initial: &Path,
     name: &str,
-) -> Result<(Verdict, Duration)> {
+    out: &mut dyn Write,
+) -> Result<Machine> {
     let started = Instant::now();
     let mut command = tethered(qemu)?;
     command
         .envs(environment.iter().map(|(key, value)| (key, value)))
         // Emulated on purpose: the tests are to run where no hardware virtualisation is to be had.
-        .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024"])
+        .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2048"])
         .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
         .arg(initial)
-        .args(["-append", &format!("console=ttyS0 quiet panic=-1 rdinit=/init -- {GUEST}")])
+        // Guarding one program from another costs most of an emulated processor's time, and nobody else is in there.
+        .args(["-append", &format!("console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init -- {GUEST}")])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    let mut machine = Machine(command.spawn().with_context(|| format!("cannot start {}", qemu.display()))?);
+    let mut machine = Running(command.spawn().with_context(|| format!("cannot start {}", qemu.display()))?);
     let lines = lines_of(machine.0.stdout.take().context("the machine has no output")?);
     let mut verdict = None;
+    let mut check = Vec::new();
     loop {
         let left = LONGEST_RUN.saturating_sub(started.elapsed());
         match lines.recv_timeout(left) {
             Ok(line) => {
                 let shown: String = line.chars().filter(|letter| !letter.is_control() || *letter == '\t').collect();
-                eprintln!("vm: {name}: {shown}");
+                if let Some(found) = shown.strip_prefix(CHECK) {
+                    check.push(found.to_owned());
+                    continue;
+                }
+                writeln!(out, "vm: {name}: {shown}").context("cannot pass on what a machine says")?;
                 verdict = Verdict::read(&shown).or(verdict);
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -66,7 +87,8 @@ pub(super) fn boot(
             }
         }
     }
-    Ok((verdict.context("the machine went off without a verdict")?, started.elapsed()))
+    let verdict = verdict.context("the machine went off without a verdict")?;
+    Ok(Machine { name: name.to_owned(), verdict, took: started.elapsed(), check })
 }
 
 /// The lines that the machine writes, until it goes off.
