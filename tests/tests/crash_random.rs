@@ -1,6 +1,6 @@
 //! SIGKILL at random moments of a pass, then another pass.
 
-use reclaim_tests::{Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Root, Service, cases, wait_until};
+use reclaim_tests::{Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Root, Sequence, Service, cases, wait_until};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -13,17 +13,6 @@ cases! {
 
 const STALE: usize = 2_500;
 const ROUNDS: u64 = 25;
-
-/// The same sequence in every run, so that a failure can be repeated.
-struct Sequence(u64);
-
-impl Sequence {
-    fn below(&mut self, limit: u64) -> u64 {
-        // Constants of Knuth's MMIX generator; the upper bits are the good ones.
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit.max(1)
-    }
-}
 
 struct Scene {
     live: Vec<(Actor, PathBuf, PathBuf)>,
@@ -76,7 +65,7 @@ fn killed_at_random(host: &Host, _mode: Mode) {
     reclaim.sweep();
     let usual = u64::try_from(begun.elapsed().as_micros()).or_fail("a duration");
     finish(host, &reclaim, &mut scene, 0);
-    let mut sequence = Sequence(20_240_607);
+    let mut sequence = Sequence::new(20_240_607);
     let mut condemned = 0;
     for round in 1..=ROUNDS {
         host.entries("stale-", STALE);
@@ -101,7 +90,7 @@ fn killed_at_random_as_a_service(host: &Host, _mode: Mode) {
     let mut scene = Scene::set(host);
     let config = ConfigFile::write(host, [Root::of(host)]);
     let reclaim = Reclaim::with(&config);
-    let mut sequence = Sequence(7);
+    let mut sequence = Sequence::new(7);
     for round in 1..=ROUNDS / 2 {
         host.entries("stale-", STALE);
         let service = Service::start_without_waiting(host, &config, &reclaim);

@@ -1,4 +1,4 @@
-//! A sweep among sandboxes and launchers that go on with their work.
+//! A sweep among sandboxes that go on with their work.
 
 use reclaim_tests::{
     Background, ConfigFile, Crowd, Host, Mode, OrFail as _, Reclaim, Root, Subject, cases, wait_until,
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 cases! {
     a_large_sweep_disturbs_nobody: service, scan;
-    launchers_never_lose_a_live_source: service, scan;
     sandboxes_that_come_and_go: service, scan;
 }
 
@@ -48,28 +47,6 @@ fn a_large_sweep_disturbs_nobody(host: &Host, mode: Mode) {
         subject.sweep();
         (host.names() == [b"full"]).then_some(())
     });
-}
-
-/// Case 8, by path: the sweep has no age fence, and launchers bind a moment after they made the entry.
-fn launchers_never_lose_a_live_source(host: &Host, mode: Mode) {
-    let subject = Subject::start(host, mode);
-    let launchers: Vec<_> = (0..3)
-        .map(|index| Background::launcher_loop(&host.root(), &host.mount_point(), &format!("launched-{index}-")))
-        .collect();
-    let deadline = Instant::now() + Duration::from_secs(8);
-    let mut removed = 0;
-    while Instant::now() < deadline {
-        removed += subject.sweep().removed;
-    }
-    for launcher in launchers {
-        launcher.stop().expect_clean("launches");
-    }
-    assert!(removed > 0, "nothing was removed, so nothing was at risk");
-    wait_until("what the launchers left to go", Duration::from_secs(40), || {
-        subject.sweep();
-        host.names().is_empty().then_some(())
-    });
-    assert!(host.condemned().is_empty());
 }
 
 fn sandboxes_that_come_and_go(host: &Host, mode: Mode) {
