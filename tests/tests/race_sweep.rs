@@ -51,11 +51,12 @@ fn a_large_sweep_disturbs_nobody(host: &Host, mode: Mode) {
 
 fn sandboxes_that_come_and_go(host: &Host, mode: Mode) {
     let config = ConfigFile::write(host, [Root::of(host)]).every("1s");
-    let subject = Subject::start_with(host, mode, &config);
     let point = host.mount_point();
     let steady: Vec<_> =
         host.entries("steady-", 10).into_iter().map(|entry| (host.sandbox_with(&entry), entry)).collect();
     let mut steady = steady;
+    // Only now: a pass of the service may come before a slow launcher binds what it made.
+    let subject = Subject::start_with(host, mode, &config);
     let storms: Vec<_> = (0..2)
         .map(|index| {
             let prefix = format!("storm-{index}-");
