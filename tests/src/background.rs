@@ -87,20 +87,6 @@ impl Background {
         Self::start(&["swap-loop".as_ref(), root.as_os_str()])
     }
 
-    /// Makes entries and binds them a moment later.
-    #[track_caller]
-    #[must_use]
-    pub fn launcher_loop(root: &Path, target: &Path, prefix: &str) -> Self {
-        Self::start(&["launcher-loop".as_ref(), root.as_os_str(), target.as_os_str(), prefix.as_ref()])
-    }
-
-    /// Makes entries, opens each with `O_PATH`, and binds by the descriptor a moment later.
-    #[track_caller]
-    #[must_use]
-    pub fn descriptor_loop(root: &Path, target: &Path, prefix: &str) -> Self {
-        Self::start(&["descriptor-loop".as_ref(), root.as_os_str(), target.as_os_str(), prefix.as_ref()])
-    }
-
     /// Starts processes that end at once.
     #[track_caller]
     #[must_use]

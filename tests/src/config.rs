@@ -3,6 +3,7 @@
 use crate::{Host, OrFail as _};
 use std::fmt::Write as _;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -55,6 +56,7 @@ pub struct ConfigFile {
     state: PathBuf,
     every: String,
     budget: String,
+    metrics: Option<SocketAddr>,
     roots: Vec<Root>,
 }
 
@@ -70,6 +72,7 @@ impl ConfigFile {
             state: host.path(format!("state-{number}")),
             every: "1h".to_owned(),
             budget: "120s".to_owned(),
+            metrics: None,
             roots: roots.into_iter().collect(),
         };
         config.write_again();
@@ -90,6 +93,15 @@ impl ConfigFile {
     #[must_use]
     pub fn budget(mut self, budget: &str) -> Self {
         budget.clone_into(&mut self.budget);
+        self.write_again();
+        self
+    }
+
+    /// Serves metrics at an address.
+    #[track_caller]
+    #[must_use]
+    pub fn metrics(mut self, address: SocketAddr) -> Self {
+        self.metrics = Some(address);
         self.write_again();
         self
     }
@@ -115,12 +127,15 @@ impl ConfigFile {
     /// The text of the file.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let Self { path: _, socket, state, every, budget, roots } = self;
+        let Self { path: _, socket, state, every, budget, metrics, roots } = self;
         let mut text = format!(
             "[service]\nevery = '{every}'\nbudget = '{budget}'\nstate_dir = '{}'\nsocket = '{}'\n",
             state.display(),
             socket.display()
         );
+        if let Some(address) = metrics {
+            writeln!(text, "metrics = '{address}'").or_fail("write to a string");
+        }
         for Root { name, lines } in roots {
             write!(text, "\n[[root]]\nname = '{name}'\n").or_fail("write to a string");
             for (key, value) in lines {

@@ -1,5 +1,6 @@
 //! The helper program: what it was called for decides what it does.
 
+use crate::launcher;
 use crate::loops;
 use crate::serve::{self, OrSay as _};
 use nix::mount::{MsFlags, mount};
@@ -36,8 +37,7 @@ fn dispatch(arguments: &[OsString]) -> Result<(), String> {
             loops::bind_loop(path(0)?, path(1)?, limit.map(|limit| limit as u64))
         }
         Some("swap-loop") => loops::swap_loop(path(0)?),
-        Some("launcher-loop") => loops::launcher_loop(path(0)?, path(1)?, text(2)?),
-        Some("descriptor-loop") => loops::descriptor_loop(path(0)?, path(1)?, text(2)?),
+        Some("launcher") => launcher::launch(path(0)?, path(1)?, text(2)?, text(3)?.parse().or_say("read a seed")?),
         Some("process-storm") => loops::process_storm(),
         Some("sandbox-storm") => loops::sandbox_storm(path(0)?, path(1)?, text(2)?, number(3)? as u64),
         Some("short-life") => loops::short_life(path(0)?, path(1)?),

@@ -3,8 +3,11 @@
 use crate::OrFail as _;
 use crate::actor::Actor;
 use crate::namespace::make_namespace;
+use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::Uid;
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -212,6 +215,26 @@ fn names_in(directory: &Path) -> Vec<Vec<u8>> {
 #[track_caller]
 pub fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).or_fail(format_args!("chmod {}", path.display()));
+}
+
+/// Makes a file immutable, or lets it change again. Every file system that tests use can do that: tmpfs since 6.0.
+#[track_caller]
+pub fn set_immutable(path: &Path, immutable: bool) {
+    let file = fs::File::open(path).or_fail(format_args!("open {}", path.display()));
+    let mut flags = ioctl_getflags(&file).or_fail(format_args!("FS_IOC_GETFLAGS on {}", path.display()));
+    flags.set(IFlags::IMMUTABLE, immutable);
+    ioctl_setflags(&file, flags).or_fail(format_args!("FS_IOC_SETFLAGS on {}", path.display()));
+}
+
+/// Makes directories inside each other, further down than any path reaches.
+#[track_caller]
+pub fn make_deep_tree(top: &Path, levels: usize) {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut above = open(top, flags, Mode::empty()).or_fail(format_args!("open {}", top.display()));
+    for level in 0..levels {
+        mkdirat(&above, "d", Mode::S_IRWXU).or_fail(format_args!("make level {level}"));
+        above = openat(&above, "d", flags, Mode::empty()).or_fail(format_args!("open level {level}"));
+    }
 }
 
 /// The number that names a mount namespace, of the process `pid` or of one thread (`PID/task/TID`).

@@ -3,18 +3,15 @@
 use crate::background::LoopCounts;
 use crate::serve::{OrSay as _, bind, enter_private_namespace, own_program};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, open, renameat2};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::Mode;
-use std::fs::{self, File};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::mount::{MntFlags, umount2};
+use std::fs;
 use std::io::{self, Read as _};
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 /// Tells when the pipe to this process has ended.
 struct Stop(Arc<AtomicBool>);
@@ -84,105 +81,6 @@ pub(crate) fn swap_loop(root: &Path) -> Result<(), String> {
 fn children(directory: &Path) -> Vec<PathBuf> {
     // What vanishes while it is listed is as good as empty.
     fs::read_dir(directory).map(|list| list.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
-}
-
-/// Makes an entry, binds it a moment later, and sees whether it is alive, as a launcher does.
-pub(crate) fn launcher_loop(root: &Path, target: &Path, prefix: &str) -> Result<(), String> {
-    enter_private_namespace()?;
-    let stop = Stop::watch();
-    ready();
-    let mut counts = LoopCounts::default();
-    while !stop.asked() {
-        let entry = root.join(format!("{prefix}{}", counts.rounds + counts.refused + counts.failures));
-        if let Err(error) = fs::create_dir(&entry) {
-            counts.round(Err(format!("mkdir: {error}")));
-            continue;
-        }
-        match mount(Some(&entry), target, None::<&str>, MsFlags::MS_BIND, None::<&str>) {
-            Ok(()) => {}
-            // The sweep was quicker: a clean refusal, after which a launcher begins again.
-            Err(Errno::ENOENT) => {
-                counts.refused += 1;
-                continue;
-            }
-            Err(error) => {
-                counts.round(Err(format!("bind: {error}")));
-                continue;
-            }
-        }
-        let alive = still_alive(target);
-        unmount_after_use(target)?;
-        counts.round(alive);
-    }
-    tell(&counts)
-}
-
-/// Makes an entry, opens it with `O_PATH`, binds by that descriptor a moment later, closes it, and sees whether the
-/// entry is alive. Its name may be gone for a while when it binds; it itself may not be.
-pub(crate) fn descriptor_loop(root: &Path, target: &Path, prefix: &str) -> Result<(), String> {
-    enter_private_namespace()?;
-    let stop = Stop::watch();
-    ready();
-    let mut counts = LoopCounts::default();
-    while !stop.asked() {
-        let number = counts.rounds + counts.refused + counts.failures;
-        let entry = root.join(format!("{prefix}{number}"));
-        if let Err(error) = fs::create_dir(&entry) {
-            counts.round(Err(format!("mkdir: {error}")));
-            continue;
-        }
-        let opened = match open(&entry, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) {
-            Ok(opened) => opened,
-            // The sweep was quicker: a clean refusal, after which a launcher begins again.
-            Err(Errno::ENOENT) => {
-                counts.refused += 1;
-                continue;
-            }
-            Err(error) => {
-                counts.round(Err(format!("open: {error}")));
-                continue;
-            }
-        };
-        // Long enough for a sweep to condemn it and to look whether it may go; now and then for one that has to wait
-        // for a fixed time, too.
-        thread::sleep(Duration::from_millis(if number % 32 == 31 { 1_500 } else { number % 7 * 3 }));
-        let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        let bound = mount(Some(&*source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>);
-        drop(opened);
-        let alive = match bound {
-            Ok(()) => {
-                let alive = still_alive(target);
-                unmount_after_use(target)?;
-                alive
-            }
-            Err(error) => Err(format!("an open entry was deleted: bind: {error}")),
-        };
-        counts.round(alive);
-    }
-    tell(&counts)
-}
-
-/// Unmounts what files were opened on a moment ago. A look at open files, reclaim's like lsof's, takes each by a reference
-/// for an instant; a file that its owner closes just then keeps the mount busy until the look is over.
-fn unmount_after_use(target: &Path) -> Result<(), String> {
-    for _ in 0..200 {
-        match umount2(target, MntFlags::empty()) {
-            Err(Errno::EBUSY) => thread::sleep(Duration::from_millis(1)),
-            result => return result.or_say("umount"),
-        }
-    }
-    Err("umount: busy for longer than any look takes".to_owned())
-}
-
-/// Makes a file twice with a pause, so that the sweep has time to come to a wrong decision.
-fn still_alive(target: &Path) -> Result<(), String> {
-    let file = target.join("alive");
-    for pause in [0, 2] {
-        thread::sleep(Duration::from_millis(pause));
-        File::create(&file).or_say("a live source was deleted: create")?;
-        fs::remove_file(&file).or_say("remove a file")?;
-    }
-    Ok(())
 }
 
 /// Starts processes that end at once, as fast as one process can.

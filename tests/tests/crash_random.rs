@@ -1,6 +1,8 @@
 //! SIGKILL at random moments of a pass, then another pass.
 
-use reclaim_tests::{Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Root, Service, cases, share_of, wait_until};
+use reclaim_tests::{
+    Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Root, Sequence, Service, cases, share_of, wait_until,
+};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -19,17 +21,6 @@ const ROUNDS: usize = 25;
 fn rounds() -> u64 {
     // Fewer than this may all miss the moment between condemning and removing.
     share_of(ROUNDS).max(8) as u64
-}
-
-/// The same sequence in every run, so that a failure can be repeated.
-struct Sequence(u64);
-
-impl Sequence {
-    fn below(&mut self, limit: u64) -> u64 {
-        // Constants of Knuth's MMIX generator; the upper bits are the good ones.
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit.max(1)
-    }
 }
 
 struct Scene {
@@ -83,7 +74,7 @@ fn killed_at_random(host: &Host, _mode: Mode) {
     reclaim.sweep();
     let usual = u64::try_from(begun.elapsed().as_micros()).or_fail("a duration");
     finish(host, &reclaim, &mut scene, 0);
-    let mut sequence = Sequence(20_240_607);
+    let mut sequence = Sequence::new(20_240_607);
     let mut condemned = 0;
     for round in 1..=rounds() {
         host.entries("stale-", STALE);
@@ -108,7 +99,7 @@ fn killed_at_random_as_a_service(host: &Host, _mode: Mode) {
     let mut scene = Scene::set(host);
     let config = ConfigFile::write(host, [Root::of(host)]);
     let reclaim = Reclaim::with(&config);
-    let mut sequence = Sequence(7);
+    let mut sequence = Sequence::new(7);
     for round in 1..=rounds().div_ceil(2) {
         host.entries("stale-", STALE);
         let service = Service::start_without_waiting(host, &config, &reclaim);

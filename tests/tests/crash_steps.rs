@@ -27,7 +27,12 @@ fn condemned_path(host: &Host, name: &str) -> PathBuf {
 }
 
 fn crashes_at(host: &Host, evidence: &'static str, step: &str) {
-    let config = ConfigFile::write(host, [Root::of(host)]);
+    let in_a_tree = step == "mid-tree";
+    let rules = match in_a_tree {
+        true => Root::of(host).text("remove", "tree").text("match", "^(live|stale)-"),
+        false => Root::of(host),
+    };
+    let config = ConfigFile::write(host, [rules]);
     let reclaim = Reclaim::with(&config).evidence(evidence);
     let mut live: Vec<(Actor, PathBuf, PathBuf)> = host
         .entries("live-", 6)
@@ -38,9 +43,13 @@ fn crashes_at(host: &Host, evidence: &'static str, step: &str) {
         })
         .collect();
     let full = host.make_file("root/full/file", "text");
-    host.entries("stale-", STALE);
+    for entry in host.entries("stale-", STALE) {
+        if in_a_tree {
+            fs::create_dir_all(entry.join("deep/er")).or_fail("make a tree");
+        }
+    }
     let mut expected = live.len() + 1;
-    if step == "mid-restore" {
+    if ["after-lock", "mid-restore"].contains(&step) {
         // Something to restore: an entry that a descriptor from before led a sandbox to, after it was condemned.
         crash_at(&reclaim, "after-condemn");
         for index in 0..3 {
@@ -77,6 +86,10 @@ macro_rules! steps {
 }
 
 steps! {
+    after_lock: "scan", "after-lock";
+    mid_tree: "scan", "mid-tree";
+    after_lock_auto: "auto", "after-lock";
+    mid_tree_auto: "auto", "mid-tree";
     after_condemn_first: "scan", "after-condemn-first";
     after_condemn: "scan", "after-condemn";
     after_settle: "scan", "after-settle";

@@ -3,7 +3,10 @@
 use reclaim_tests::{
     Actor, Host, Kept, Mode, OrFail as _, PinLine, Request, Subject, cases, earned_skip, kernel_lists_namespaces,
 };
+use std::fs::File;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 cases! {
     live_empty_source: service, scan, fallback;
@@ -15,6 +18,7 @@ cases! {
     namespace_kept_by_descriptor: service, scan;
     namespace_without_tasks_cannot_be_listed: fallback;
     pinned_before_the_first_pass: service;
+    open_descriptor: service, scan;
 }
 
 #[track_caller]
@@ -178,4 +182,19 @@ fn pinned_before_the_first_pass(host: &Host, mode: Mode) {
     file.release();
     descriptor.release();
     subject.sweep_until_gone(&entries, &[] as &[&Path]);
+}
+
+/// Whoever has an entry open could bind it after its name is gone.
+fn open_descriptor(host: &Host, mode: Mode) {
+    let subject = Subject::start(host, mode);
+    let open = File::open(host.entry("open")).or_fail("open an entry");
+    host.entry("stale");
+    for _ in 0..3 {
+        subject.sweep();
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!(host.names(), [b"open"]);
+    drop(open);
+    subject.sweep();
+    assert!(host.names().is_empty());
 }

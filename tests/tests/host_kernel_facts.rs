@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-use reclaim_tests::{Actor, Background, Crowd, Kept, OrFail as _, Request};
+use reclaim_tests::{Actor, Background, Crowd, Kept, OrFail as _, Request, Torture};
 use reclaim_tests::{earned_skip, kernel_lists_namespaces, private_host, wait_until};
 use std::fs;
 use std::path::Path;
@@ -202,7 +202,7 @@ fn the_loops_of_the_tests_come_to_their_rounds() {
         let binds = Background::bind_loop(&entry, &point);
         let storm = Background::process_storm();
         let sandboxes = Background::sandbox_storm(&host.root(), &point, "looped", 0);
-        let launches = Background::launcher_loop(&host.root(), &host.mount_point(), "launched");
+        let launches = Torture::start(host, 2);
         host.make_file("root/swapped/sub/file", "");
         std::os::unix::fs::symlink("/nowhere", host.root().join("swapped/link")).or_fail("make a link");
         let swaps = Background::swap_loop(&host.root());
@@ -210,7 +210,8 @@ fn the_loops_of_the_tests_come_to_their_rounds() {
         wait_until("launches", Duration::from_secs(10), || (host.names().len() > 20).then_some(()));
         binds.stop().expect_clean("bind and unmount");
         storm.stop().expect_clean("processes");
-        launches.stop().expect_clean("launches");
+        let launched = launches.stop();
+        assert!(launched.violations.is_empty() && launched.refused.is_empty(), "{launched}");
         swaps.stop().expect_clean("swaps");
         assert!(sandboxes.stop().failures == 0);
     });

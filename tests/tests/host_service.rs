@@ -1,12 +1,11 @@
-//! The service: it holds nothing up, follows events, tells its gaps, and heeds signals and requests.
+//! The service: it holds nothing up, follows events, and heeds signals and requests.
 
 use nix::sys::signal::Signal;
 use reclaim_tests::{
-    Actor, Background, ConfigFile, Connection, Host, OrFail as _, Reclaim, Request, Root, Service, private_host,
-    share_of, wait_until,
+    Actor, ConfigFile, Host, OrFail as _, Reclaim, Request, Root, Service, private_host, query_for, verdict, verdicts,
+    wait_until,
 };
 use serde_json::{Value, json};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,34 +17,6 @@ fn start(host: &Host, config: &ConfigFile) -> Service {
 
 fn plain(host: &Host) -> ConfigFile {
     ConfigFile::write(host, [Root::of(host)])
-}
-
-fn text(path: &Path) -> Value {
-    Value::from(path.to_str().or_fail("a path that is UTF-8"))
-}
-
-/// The verdicts in an answer to a query, in the order of its paths.
-#[track_caller]
-fn verdicts(answer: &Value) -> Vec<String> {
-    fn collect(value: &Value, found: &mut Vec<String>) {
-        match value {
-            Value::Object(map) => {
-                found.extend(map.get("verdict").and_then(Value::as_str).map(str::to_owned));
-                map.values().for_each(|value| collect(value, found));
-            }
-            Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
-            _ => {}
-        }
-    }
-    let mut found = Vec::new();
-    collect(answer, &mut found);
-    assert!(!found.is_empty(), "no verdict in {answer}");
-    found
-}
-
-#[track_caller]
-fn verdict(connection: &mut Connection, path: &Path) -> String {
-    verdicts(&connection.ask(&json!({"op": "query", "paths": [text(path)]}))).remove(0)
 }
 
 fn is_error(answer: &Value) -> bool {
@@ -113,8 +84,7 @@ fn the_live_set_follows_events() {
                 });
             }
         }
-        let answer =
-            connection.ask(&json!({"op": "query", "paths": entries.iter().map(|e| text(e)).collect::<Vec<_>>()}));
+        let answer = connection.ask(&query_for(&entries));
         assert_eq!(verdicts(&answer), vec!["free"; entries.len()], "many at once");
     });
 }
@@ -138,92 +108,6 @@ fn a_bind_from_a_process_that_was_there_before_is_seen() {
         assert_eq!(verdict(&mut connection, &entry), "pinned");
         host.unmount(&point);
         assert_eq!(verdict(&mut connection, &entry), "free");
-    });
-}
-
-/// Case 9: the service is stopped while the ring fills up.
-#[test]
-fn a_gap_is_told_and_never_frees() {
-    private_host(|host| {
-        let [entry, ended, elsewhere] = ["entry", "ended", "elsewhere"].map(|name| host.entry(name));
-        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
-        let service = start(host, &config);
-        let mut connection = service.connect();
-        let (gone, _) = host.sandbox_with(&ended);
-        assert_eq!(verdict(&mut connection, &ended), "pinned");
-
-        service.signal(Signal::SIGSTOP);
-        let noise = Background::bind_rounds(&elsewhere, &host.mount_point(), share_of(50_000) as u64);
-        noise.wait(Duration::from_secs(120)).expect_clean("50,000 binds");
-        let (mut sandbox, point) = host.sandbox_with(&entry);
-        gone.kill();
-        service.signal(Signal::SIGCONT);
-
-        let answer = verdict(&mut connection, &entry);
-        assert_ne!(answer, "free", "it was bound while nobody looked");
-        let status = connection.ask(&json!({"op": "status"}));
-        assert!(loss_in(&status) > 0, "the loss is told: {status}\n{}", service.log());
-        for _ in 0..20 {
-            assert_ne!(verdict(&mut connection, &entry), "free");
-        }
-        wait_until("fresh evidence", Duration::from_secs(30), || {
-            (verdict(&mut connection, &entry) == "pinned" && verdict(&mut connection, &ended) == "free").then_some(())
-        });
-        let (objects, _) = wait_until("an audit that agrees", Duration::from_secs(30), || {
-            let (objects, code) = Reclaim::with(&config).objects(&["audit"], &[0, 3, 4]);
-            (code == 0).then_some((objects, code))
-        });
-        assert_eq!(objects.last().or_fail("the end of an audit")["agree"], true, "{objects:?}");
-        sandbox.still_works(&point, &entry);
-    });
-}
-
-/// The largest number below a key that speaks of loss.
-fn loss_in(value: &Value) -> u64 {
-    match value {
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, value)| if key.contains("lost") { number_in(value) } else { loss_in(value) })
-            .max()
-            .unwrap_or(0),
-        Value::Array(list) => list.iter().map(loss_in).max().unwrap_or(0),
-        _ => 0,
-    }
-}
-
-fn number_in(value: &Value) -> u64 {
-    match value {
-        Value::Object(map) => map.values().map(number_in).max().unwrap_or(0),
-        Value::Array(list) => list.iter().map(number_in).max().unwrap_or(0),
-        other => other.as_u64().unwrap_or(0),
-    }
-}
-
-#[test]
-fn a_kill_in_a_storm_and_a_fresh_start_are_right_again() {
-    private_host(|host| {
-        let entries = host.entries("live-", 10);
-        let stale = host.entries("stale-", 50);
-        let sandboxes: Vec<_> = entries.iter().map(|entry| host.sandbox_with(entry)).collect();
-        let noise = Background::bind_loop(&host.make_dir("noise"), &host.mount_point());
-        let config = plain(host);
-        for _ in 0..3 {
-            let service = Service::start_without_waiting(host, &config, &Reclaim::with(&config));
-            thread::sleep(Duration::from_millis(150));
-            service.kill();
-        }
-        let mut service = Service::start(host, &config, &Reclaim::with(&config));
-        service.wait_for_passes(1);
-        wait_until("the stale ones to go", Duration::from_secs(40), || {
-            Reclaim::with(&config).sweep();
-            stale.iter().all(|entry| !entry.exists()).then_some(())
-        });
-        let mut connection = service.connect();
-        for (entry, (mut sandbox, point)) in entries.iter().zip(sandboxes) {
-            assert_eq!(verdict(&mut connection, entry), "pinned");
-            sandbox.still_works(point, entry);
-        }
-        noise.stop().expect_clean("bind and unmount");
     });
 }
 
@@ -356,8 +240,7 @@ fn requests_can_be_pipelined_and_are_answered_in_order() {
         let sandboxes: Vec<_> = entries.iter().step_by(2).map(|entry| host.sandbox_with(entry)).collect();
         let mut connection = service.connect();
         wait_until("free", Duration::from_secs(20), || (verdict(&mut connection, &entries[1]) == "free").then_some(()));
-        let requests: String =
-            entries.iter().map(|entry| format!("{}\n", json!({"op": "query", "paths": [text(entry)]}))).collect();
+        let requests: String = entries.iter().map(|entry| format!("{}\n", query_for(&[entry]))).collect();
         connection.send(requests.as_bytes()).or_fail("send all requests");
         for index in 0..entries.len() {
             let answer = connection.receive().or_fail("an answer");
@@ -384,11 +267,11 @@ fn credentials_decide() {
             let answer = user.ask(&Request::AskSocket(socket.into(), request.to_string()));
             serde_json::from_str::<Value>(&answer).or_fail(format_args!("answer to {request}: {answer:?}"))
         };
-        let answer = ask(json!({"op": "query", "paths": [text(&own)]}));
+        let answer = ask(query_for(&[&own]));
         assert_eq!(verdicts(&answer), ["pinned"], "{answer}");
         for request in [
-            json!({"op": "query", "paths": [text(&foreign)]}),
-            json!({"op": "who", "paths": [text(&foreign)]}),
+            query_for(&[&foreign]),
+            json!({"op": "who", "paths": [foreign.to_str()]}),
             json!({"op": "sweep"}),
             json!({"op": "pins"}),
         ] {

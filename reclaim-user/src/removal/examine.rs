@@ -210,3 +210,7 @@ fn now() -> Timestamp {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(i128::try_from(elapsed.as_nanos()).unwrap_or_default())
 }
+
+#[cfg(test)]
+#[path = "examine_tests.rs"]
+mod tests;

@@ -355,6 +355,10 @@ impl Listing {
             }
             self.ended = self.wrapped;
             self.wrapped = true;
+            if self.place == self.begin {
+                // Nothing lay behind the cursor, so it tells nothing of where to end.
+                self.begin = 0;
+            }
             directory::seek(&directory, 0)?;
         }
         Ok(self.next < self.names.len())

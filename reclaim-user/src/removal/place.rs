@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_root_that_is_none_is_a_fault_of_the_configuration() {
-        for path in ["/", "relative", "/proc/self/.."] {
+        for path in ["/", "relative", "relative/below", "/proc/self/.."] {
             let error = Root::open(Path::new(path)).unwrap_err();
             assert!(matches!(error, RemovalError::Configuration { .. }), "{path}: {error}");
         }

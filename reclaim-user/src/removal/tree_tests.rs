@@ -96,6 +96,7 @@ fn a_mount_of_the_same_device_is_not_entered() {
     bind(&room.path("outside"), &room.path("top/sub/mounted"));
     let Outcome::Failed(fault) = room.remove(c"top") else { panic!("it went") };
     assert!(fault.contains("EXDEV") && fault.contains("mounted"), "{fault}");
+    assert!(!fault.contains("more"), "what holds it is not tried for its sake: {fault}");
     assert_eq!(fs::read(room.path("outside/file")).unwrap(), b"x");
     assert!(!room.path("top/sub/goes").exists());
     bind(&room.path("outside"), &room.path("top"));
@@ -174,4 +175,74 @@ fn it_stops_when_told_and_goes_on_later() {
     assert_eq!(outcome, Outcome::Interrupted);
     assert!(room.path("top/a").exists());
     assert_eq!(room.remove(c"top"), Outcome::Gone);
+}
+
+/// Removes `top`, and lets somebody do something before the given step. Returns whether it came to that step.
+fn disturbed(room: &Room, at: usize, act: impl Fn()) -> (Outcome, bool) {
+    let mut steps = 0;
+    let outcome = remove(open_path(room.0.path()).unwrap(), c"top", &mut || {
+        steps += 1;
+        if steps == at {
+            act();
+        }
+        true
+    });
+    (outcome, steps >= at)
+}
+
+#[test]
+fn what_others_remove_or_put_in_or_exchange_meanwhile_stops_nothing() {
+    type Act = fn(&Room);
+    let acts: [(&str, Act); 4] = [
+        ("removed", |room| fs::remove_dir_all(room.path("top/d")).unwrap_or_default()),
+        ("put in", |room| fs::write(room.path("top/d/late"), "x").unwrap_or_default()),
+        ("a directory for a file", |room| {
+            if fs::remove_file(room.path("top/f")).is_ok() {
+                fs::create_dir(room.path("top/f")).unwrap();
+            }
+        }),
+        ("a link for a directory", |room| {
+            if fs::remove_dir(room.path("top/e")).is_ok() {
+                symlink(room.path("outside"), room.path("top/e")).unwrap();
+            }
+        }),
+    ];
+    for (what, act) in acts {
+        for at in 1.. {
+            let room = Room::new();
+            fs::create_dir_all(room.path("top/d/below")).unwrap();
+            fs::create_dir(room.path("top/e")).unwrap();
+            fs::create_dir(room.path("outside")).unwrap();
+            for file in ["top/f", "top/d/g", "outside/file"] {
+                fs::write(room.path(file), "x").unwrap();
+            }
+            let (outcome, reached) = disturbed(&room, at, || act(&room));
+            match outcome {
+                // Exchanged after it was opened and emptied: the next removal takes the link for what it is.
+                Outcome::Failed(fault) if fault.contains("rmdir: ENOTDIR") => {
+                    assert_eq!(room.remove(c"top"), Outcome::Gone, "{what} before step {at}");
+                }
+                outcome => assert_eq!(outcome, Outcome::Gone, "{what} before step {at}"),
+            }
+            assert!(room.path("outside/file").exists() && !room.path("top").exists(), "{what} before step {at}");
+            if !reached {
+                assert!(at > 8, "{what}: {at} steps are too few");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn who_puts_in_more_and_more_does_not_keep_it_busy_for_ever() {
+    let room = Room::new();
+    fs::create_dir(room.path("top")).unwrap();
+    let mut steps = 0;
+    let outcome = remove(open_path(room.0.path()).unwrap(), c"top", &mut || {
+        steps += 1;
+        assert!(steps < 1_000, "it goes on and on");
+        let _ = fs::write(room.path(&format!("top/{steps}")), "x");
+        true
+    });
+    assert!(matches!(&outcome, Outcome::Failed(fault) if fault.contains("ENOTEMPTY")), "{outcome:?}");
 }

@@ -8,7 +8,7 @@ use super::roots::{self, Roots};
 use crate::config::{Loaded, RootConfig};
 use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
-use crate::model::report::PassSummary;
+use crate::model::report::{PassSummary, Reason, Verdict};
 use crate::removal::{PassEvent, PassOptions, RootState};
 use crate::render::output::Output;
 use crate::render::pass as text;
@@ -303,8 +303,11 @@ impl Worker {
         let mut on = |event| match event {
             PassEvent::Entry(entry) => {
                 let entry = roots::report(name, entry);
+                let is_fault = entry.verdict == Verdict::Condemned || entry.reason == Some(Reason::Failed);
                 if *per_entry && written.is_ok() {
                     written = output.object(&entry).and_then(|()| output.line(&text::line(&entry)));
+                } else if is_fault && !options.per_entry {
+                    tracing::warn!("{}", text::line(&entry));
                 }
                 if let Some((told, true)) = &mut told {
                     told.entries += 1;

@@ -55,6 +55,8 @@ fn tasks_that_come_and_go_leave_the_list_of_namespaces_whole() {
     let _scene = Scene::new();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also when this panics, for the scope waits for the thread before it lets the panic go on.
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 Command::new("unshare").args(["-m", "true"]).status().unwrap();
@@ -65,8 +67,16 @@ fn tasks_that_come_and_go_leave_the_list_of_namespaces_whole() {
             assert!(found.coverage.covered(0), "{:?}", found.coverage);
             assert_eq!(found.accounting.namespaces, found.accounting.namespaces_read);
         }
-        stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Tells a thread to end when this goes out of scope, in whatever way.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The protocol on a real tmpfs in a private mount namespace. Each test names the guard that it watches.
 mod crashes;
 mod guards;
+mod moments;
 mod protocol;
 mod roots;
 mod speed;
-mod support;
+pub(super) mod support;

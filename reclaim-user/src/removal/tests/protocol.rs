@@ -48,25 +48,30 @@ fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
     for index in 0..3_000 {
         room.stale(format!("entry-{index}"));
     }
-    let (root, outside) = (room.root(), room.path("outside"));
+    let (store, outside) = (room.entry(".reclaim"), room.path("outside"));
     let (keep, held) = std::sync::mpsc::channel();
     let mut evidence = Evidence::of(&room);
     evidence.while_condemned = Some(Box::new(move || {
-        fs::write(condemned(&root, "entry-7").join("work"), "work").unwrap();
-        let leased = File::open(condemned(&root, "entry-1500")).unwrap();
-        let lease = nix::fcntl::Flock::lock(leased, nix::fcntl::FlockArg::LockExclusiveNonblock).unwrap();
-        keep.send((lease, Sandbox::bind(&condemned(&root, "entry-2999"), &outside))).unwrap();
+        // A slow machine may condemn them in several groups.
+        let batch = store.join(&names(&store)[0]);
+        let condemned = names(&batch);
+        let [filled, leased, bound] = [0, condemned.len() / 2, condemned.len() - 1].map(|at| condemned[at].clone());
+        fs::write(batch.join(&filled).join("work"), "work").unwrap();
+        let opened = File::open(batch.join(&leased)).unwrap();
+        let lease = nix::fcntl::Flock::lock(opened, nix::fcntl::FlockArg::LockExclusiveNonblock).unwrap();
+        let sandbox = Sandbox::bind(&batch.join(&bound), &outside);
+        keep.send(([filled, leased, bound], lease, sandbox)).unwrap();
     }));
     let told = run(&room.rules(), &mut evidence);
     assert_eq!((told.summary.removed, told.summary.restored), (2_997, 3), "{:?}", told.summary);
-    for (name, reason) in
-        [("entry-7", Reason::NotEmpty), ("entry-1500", Reason::Leased), ("entry-2999", Reason::Pinned)]
-    {
+    let (mut touched, lease, sandbox) = held.recv().unwrap();
+    for (name, reason) in touched.iter().zip([Reason::NotEmpty, Reason::Leased, Reason::Pinned]) {
         assert_eq!(told.of(name), (Verdict::Restored, Some(reason)));
     }
-    assert_eq!(room.names(), ["entry-1500", "entry-2999", "entry-7"]);
-    assert!(room.entry("entry-7/work").exists());
-    drop(held);
+    assert!(room.entry(&touched[0]).join("work").exists());
+    touched.sort();
+    assert_eq!(room.names(), touched);
+    drop((lease, sandbox));
 }
 
 #[test]
@@ -92,6 +97,7 @@ fn a_dry_run_changes_nothing_and_takes_no_lock() {
     room.stale("a");
     fs::write(room.entry("full"), "x").unwrap();
     leftover(&room, "01234567-1-2-3", &["old"]);
+    leftover(&room, "notes", &["no entry"]);
     let lock = nix::fcntl::Flock::lock(
         File::open(room.entry(".reclaim")).unwrap(),
         nix::fcntl::FlockArg::LockExclusiveNonblock,
@@ -188,6 +194,23 @@ fn a_cursor_wraps_around_and_sees_every_entry_once() {
 }
 
 #[test]
+fn a_cursor_at_the_end_begins_at_the_start() {
+    let room = Room::new();
+    for index in 0..100 {
+        room.stale(format!("entry-{index}"));
+    }
+    let (mut listing, mut reader) = (crate::sys::directory::Names::default(), crate::sys::directory::Reader::default());
+    let opened = File::open(room.root()).unwrap();
+    while reader.read(&opened, &mut listing).unwrap() {}
+    let place = |at: usize| listing.get(at).unwrap().2;
+    let mut state = RootState::default();
+    (state.cursor.place, state.cursor.descending) = (place(listing.len() - 1), place(1) < place(0));
+    let rules = RootConfig { pattern: pattern("never"), ..room.rules() };
+    let told = run_with(&rules, &mut Evidence::of(&room), &options(), &mut state).unwrap();
+    assert_eq!(told.summary.listed, 100, "a pass that was cut short behind the last name leaves such a cursor");
+}
+
+#[test]
 fn a_stop_ends_the_pass_and_leaves_nothing_live_condemned() {
     let room = Room::new();
     for name in ["a", "b"] {
@@ -211,7 +234,7 @@ fn evidence_that_ends_in_the_middle_ends_the_pass_and_condemns_nothing() {
     let room = Room::new();
     room.stale("a");
     let mut evidence = Evidence::of(&room);
-    evidence.consult_fails = true;
+    evidence.consults_left = Some(0);
     let error = run_with(&room.rules(), &mut evidence, &options(), &mut RootState::default()).unwrap_err();
     assert!(matches!(error, crate::removal::RemovalError::Evidence { .. }), "{error}");
     assert_eq!(room.names(), ["a"]);

@@ -3,7 +3,8 @@
 use super::support::{Evidence, Room, Sandbox, names, options, run, run_with};
 use crate::config::{RemoveRule, RootConfig};
 use crate::model::report::Reason;
-use crate::removal::{RemovalError, RootState};
+use crate::removal::place::Root;
+use crate::removal::{PassOptions, RemovalError, RootState, locate};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount, umount};
 use std::fs::{self, File, Permissions};
@@ -41,8 +42,10 @@ fn a_root_that_became_a_link_is_refused() {
     symlink(room.path("outside"), room.path("way")).unwrap();
     let behind = RootConfig { path: room.path("way/a"), ..room.rules() };
     assert!(matches!(refusal(&room, &behind, &mut evidence), RemovalError::Configuration { .. }));
-    let slash = RootConfig { path: "/".into(), ..room.rules() };
-    assert!(matches!(refusal(&room, &slash, &mut evidence), RemovalError::Configuration { .. }));
+    for path in ["/", "/proc/self/root", "/proc/1/root", "/."] {
+        let slash = RootConfig { path: path.into(), ..room.rules() };
+        assert!(matches!(refusal(&room, &slash, &mut evidence), RemovalError::Configuration { .. }), "{path}");
+    }
     // The same directory by another way.
     mount(Some("/"), &room.path("outside"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
     let bound = RootConfig { path: room.path("outside"), ..room.rules() };
@@ -50,6 +53,38 @@ fn a_root_that_became_a_link_is_refused() {
     umount(&room.path("outside")).unwrap();
     fs::write(room.root(), "").unwrap();
     assert!(matches!(refusal(&room, &room.rules(), &mut evidence), RemovalError::Configuration { .. }));
+}
+
+#[test]
+fn a_root_that_evidence_does_not_watch_or_that_lies_elsewhere_is_not_judged() {
+    let room = Room::new();
+    let root = Root::open(&room.root()).unwrap().unwrap();
+    let (here, elsewhere) = (locate(&room.root()).unwrap(), locate(&room.path("outside")).unwrap());
+    root.verify(Some(&here), &here).unwrap();
+    for (watched, expected) in [(None, &here), (Some(&elsewhere), &here), (Some(&elsewhere), &elsewhere)] {
+        let error = root.verify(watched, expected).unwrap_err();
+        assert!(matches!(error, RemovalError::Moved { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_not_ours_is_left_alone_and_told() {
+    let room = Room::new();
+    let store = room.entry(".reclaim");
+    let private = |path: &std::path::Path| fs::DirBuilder::new().mode(0o700).create(path).unwrap();
+    private(&store);
+    let (foreign, link, file) =
+        (store.join("01234567-1-2-3"), store.join("01234567-1-2-4"), store.join("01234567-1-2-5"));
+    private(&foreign);
+    private(&foreign.join("theirs"));
+    chown(&foreign, Some(1000), None).unwrap();
+    fs::create_dir(room.path("outside/theirs")).unwrap();
+    symlink(room.path("outside"), &link).unwrap();
+    fs::write(&file, "").unwrap();
+    let told = run(&room.rules(), &mut Evidence::of(&room));
+    assert_eq!((told.summary.listed, told.notes.len()), (0, 3), "{told:#?}");
+    assert!(told.notes.iter().any(|note| note.contains("1-2-3") && note.contains("belong")), "{:?}", told.notes);
+    assert!(foreign.join("theirs").is_dir() && room.path("outside/theirs").is_dir() && file.exists());
 }
 
 #[test]
@@ -122,11 +157,14 @@ fn our_own_store_under_another_name_is_kept() {
     let mut evidence = Evidence::of(&room);
     let (store, renamed) = (room.entry(".reclaim"), room.entry("renamed"));
     // Whoever owns the root may rename what is in it.
-    evidence.while_condemned = Some(Box::new(move || fs::rename(&store, &renamed).unwrap()));
+    evidence.while_condemned = Some(Box::new(move || {
+        fs::rename(&store, &renamed).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&store).unwrap();
+    }));
     let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
     let told = run(&rules, &mut evidence);
     assert_eq!(told.summary.removed, 1, "{told:#?}");
-    assert_eq!(room.names(), ["renamed"]);
+    assert_eq!(room.names(), [".reclaim", "renamed"], "nor is what has its name now taken away: that is another's");
 }
 
 /// A root on a file system that has no inode left, all of it stale but for what is told.
@@ -161,15 +199,45 @@ fn a_full_file_system_is_reclaimed() {
 #[test]
 fn a_crash_on_a_full_file_system_is_mended_too() {
     for step in ["after-condemn-first", "after-condemn", "after-confirm", "mid-remove"] {
-        let room = full(&["late"]);
+        let room = full(&[]);
+        // The one that was made last is the first that a tmpfs lists, and so among the few that are condemned.
+        fs::rename(room.entry(format!("stale-{}", room.names().len() - 1)), room.entry("late")).unwrap();
         assert_eq!(super::crashes::pass_that_dies(room.root(), step).signal(), Some(9), "{step}");
         let left = room.names();
-        assert!(left.iter().any(|name| name.starts_with(".reclaim-")), "{step}: {left:?}");
+        let condemned: Vec<&String> = left.iter().filter(|name| name.starts_with(".reclaim-")).collect();
+        // By the time of the first removal it has its name back.
+        let is_live = step != "mid-remove";
+        assert!(!condemned.is_empty(), "{step}");
+        assert_eq!(condemned.iter().any(|name| name.ends_with(".late")), is_live, "{step}: {condemned:?}");
+        // A dry run counts what lies condemned and changes nothing.
+        let dry = PassOptions { dry_run: true, ..options() };
+        let told = run_with(&room.rules(), &mut Evidence::of(&room), &dry, &mut RootState::default()).unwrap();
+        assert_eq!(told.summary.condemned, condemned.len() as u64, "{step}");
+        assert_eq!(room.names(), left, "{step}");
+        // Nor does anybody who is kept out by another reclaimer.
+        let held = Flock::lock(File::open(room.root()).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let error = refusal(&room, &room.rules(), &mut Evidence::of(&room));
+        assert!(matches!(error, RemovalError::Busy { .. }), "{step}: {error}");
+        // An empty store may come to be where there is room for one.
+        let entries: Vec<String> = room.names().into_iter().filter(|name| name != ".reclaim").collect();
+        assert_eq!(entries, left, "{step}");
+        drop(held);
         let mut evidence = Evidence::of(&room);
         evidence.late_pins = vec![evidence.pin("late")];
         let told = run(&room.rules(), &mut evidence);
         assert_eq!(room.names(), ["late"], "{step}: {:?} {:?}", told.summary, told.notes);
     }
+}
+
+#[test]
+fn a_store_without_room_for_a_batch_does_not_stop_a_full_file_system_from_being_reclaimed() {
+    let room = Room::with("nr_inodes=300");
+    let private = |path| fs::DirBuilder::new().mode(0o700).create(path);
+    private(room.entry(".reclaim")).unwrap();
+    private(room.entry(".reclaim/notes")).unwrap();
+    let made = (0..).map_while(|index| private(room.entry(format!("stale-{index}"))).ok()).count();
+    let told = run(&room.rules(), &mut Evidence::of(&room));
+    assert_eq!((told.summary.removed, room.names()), (made as u64, vec![".reclaim".to_owned()]), "{:?}", told.notes);
 }
 
 #[test]

@@ -23,12 +23,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A private mount namespace with a tmpfs; the thread stays in it.
-pub(super) struct Room {
+pub(in crate::removal) struct Room {
     place: tempfile::TempDir,
 }
 
 impl Room {
-    pub(super) fn new() -> Self {
+    pub(in crate::removal) fn new() -> Self {
         Self::with("size=512m")
     }
 
@@ -43,27 +43,27 @@ impl Room {
         Self { place }
     }
 
-    pub(super) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
+    pub(in crate::removal) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
         self.place.path().join(below)
     }
 
     /// The root directory.
-    pub(super) fn root(&self) -> PathBuf {
+    pub(in crate::removal) fn root(&self) -> PathBuf {
         self.path("root")
     }
 
-    pub(super) fn entry(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(in crate::removal) fn entry(&self, name: impl AsRef<Path>) -> PathBuf {
         self.root().join(name)
     }
 
     /// Makes an empty directory as an entry.
-    pub(super) fn stale(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(in crate::removal) fn stale(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.entry(name);
         fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         path
     }
 
-    pub(super) fn rules(&self) -> RootConfig {
+    pub(in crate::removal) fn rules(&self) -> RootConfig {
         RootConfig {
             name: "test".into(),
             path: self.root(),
@@ -120,11 +120,14 @@ pub(super) struct Evidence {
     pub(super) while_condemned: Option<Act>,
     /// Pins that confirm sees besides, and consult does not.
     pub(super) late_pins: Vec<Pin>,
+    /// Pins that consult and confirm see besides.
+    pub(super) early_pins: Vec<Pin>,
     /// A layer that cannot be resolved: seen by consult too, or by confirm alone.
     pub(super) layer: Option<(Vec<u8>, bool)>,
     /// What lowers the claim: of consult too, or of confirm alone.
     pub(super) gap: Option<(crate::model::coverage::Reach, bool)>,
-    pub(super) consult_fails: bool,
+    /// Consult fails after so many more calls; none: never.
+    pub(super) consults_left: Option<usize>,
     pub(super) confirm_fails: bool,
     /// Sees no real mounts at all.
     pub(super) blind: bool,
@@ -152,9 +155,10 @@ impl Evidence {
             settled: Vec::new(),
             while_condemned: None,
             late_pins: Vec::new(),
+            early_pins: Vec::new(),
             layer: None,
             gap: None,
-            consult_fails: false,
+            consults_left: None,
             confirm_fails: false,
             blind: false,
             consulted: 0,
@@ -188,6 +192,7 @@ impl Evidence {
         {
             self.coverage.lower(crate::model::coverage::GapCause::TaskUnreadable, 1, reach.clone());
         }
+        self.early_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
         if fresh {
             self.late_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
         }
@@ -221,8 +226,8 @@ impl EvidenceSource for Evidence {
 
     fn consult(&mut self) -> Result<View<'_>, NoEvidence> {
         self.consulted += 1;
-        if self.consult_fails {
-            return Err(NoEvidence);
+        if let Some(left) = &mut self.consults_left {
+            *left = left.checked_sub(1).ok_or(NoEvidence)?;
         }
         self.take(false);
         Ok(self.view())

@@ -1,0 +1,166 @@
+//! Case 10: a few entries that cannot go, among others that can.
+
+use reclaim_tests::{
+    Actor, ConfigFile, EntryLine, Host, Mode, OrFail as _, Pass, Reclaim, Request, Root, Service, Subject, cases,
+    make_deep_tree, private_host, set_immutable, set_mode, wait_until,
+};
+use std::os::unix::fs::chown;
+use std::path::PathBuf;
+
+cases! {
+    poison_among_twenty: service, scan;
+    trees_of_others_and_deep_ones_go: service, scan;
+}
+
+/// What makes a root of twenty entries a bad one.
+struct Poison {
+    /// Goes as soon as it may.
+    good: Vec<PathBuf>,
+    /// Has an immutable file deep inside.
+    immutable: PathBuf,
+    /// Mode 0000, of another user.
+    foreign: PathBuf,
+    /// Something is mounted inside, in the namespace that reclaim runs in.
+    busy: PathBuf,
+    /// The working directory of a process in that namespace.
+    occupied: PathBuf,
+    occupant: Actor,
+}
+
+fn rules(host: &Host) -> Root {
+    Root::of(host).text("remove", "tree").text("owner", "root")
+}
+
+impl Poison {
+    fn plant(host: &Host) -> Self {
+        let mut good: Vec<PathBuf> = (0..15)
+            .map(|index| {
+                host.make_file(format!("root/good-{index}/sub/file"), "text");
+                host.root().join(format!("good-{index}"))
+            })
+            .collect();
+        let deep = host.entry("deep");
+        make_deep_tree(&deep, 5_000);
+        good.push(deep);
+        host.make_file("root/immutable/goes", "text");
+        host.make_file("root/immutable/deeper/goes", "text");
+        set_immutable(&host.make_file("root/immutable/deeper/stays", "text"), true);
+        let foreign = host.entry("foreign");
+        chown(&foreign, Some(1000), Some(1000)).or_fail("chown");
+        set_mode(&foreign, 0);
+        host.bind(&host.make_dir("home"), &host.make_dir("root/busy/inside"));
+        let (immutable, busy, occupied) = (host.entry("immutable"), host.entry("busy"), host.entry("occupied"));
+        let mut occupant = Actor::start();
+        occupant.ask(&Request::ChangeDir(occupied.clone().into()));
+        Self { good, immutable, foreign, busy, occupied, occupant }
+    }
+
+    /// One pass over all of it: the good ones go, and each bad one has its reason.
+    #[track_caller]
+    fn expect_told(&self, host: &Host, pass: &Pass, entries: &[EntryLine]) {
+        assert_eq!(pass.listed, 20, "{pass:?}");
+        assert_eq!((pass.removed, pass.condemned), (16, 1), "{pass:?}");
+        assert!(self.good.iter().all(|entry| !entry.exists()), "{pass:?}");
+        let told = |name: &str| {
+            let entry = entries.iter().find(|entry| entry.name == name).or_fail(format_args!("{name} in {entries:?}"));
+            (entry.verdict.as_str(), entry.reason.as_deref())
+        };
+        assert_eq!(told("immutable"), ("condemned", Some("failed")));
+        assert_eq!(told("foreign"), ("kept", Some("owner")));
+        assert_eq!(told("busy"), ("kept", Some("pinned")));
+        assert_eq!(told("occupied").1, Some("pinned"));
+        assert!(self.foreign.is_dir() && self.busy.join("inside").is_dir() && self.occupied.is_dir());
+        assert_eq!(host.condemned(), [b"immutable"]);
+        assert!(!self.immutable.exists(), "what cannot be removed stays condemned");
+    }
+}
+
+/// Where the immutable file is after a pass: everything beside it has gone.
+#[track_caller]
+fn what_stays(host: &Host) -> PathBuf {
+    let batches = std::fs::read_dir(host.root().join(".reclaim")).or_fail("list .reclaim");
+    let inside = batches.flatten().map(|batch| batch.path().join("immutable"));
+    let inside = inside.into_iter().find(|entry| entry.is_dir()).or_fail("the entry that stays");
+    let names = |path: &PathBuf| {
+        let names = std::fs::read_dir(path).or_fail("list what stays").flatten();
+        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&inside), ["deeper"], "what lies beside it does not stay");
+    assert_eq!(names(&inside.join("deeper")), ["stays"]);
+    inside.join("deeper/stays")
+}
+
+fn poison_among_twenty(host: &Host, mode: Mode) {
+    let subject = Subject::start_with(host, mode, &ConfigFile::write(host, [rules(host)]));
+    let poison = Poison::plant(host);
+    let (passes, entries) = subject.reclaim().sweep_verbosely(&[]);
+    poison.expect_told(host, &passes[0], &entries);
+    let stays = what_stays(host);
+
+    // It stops nothing: more that is stale goes in the next pass. A service leaves it alone for a while; a command does not
+    // know of the time before, and tries once.
+    let stale = host.entries("stale-", 3);
+    let pass = subject.sweep();
+    assert!(stale.iter().all(|entry| !entry.exists()), "{pass:?}");
+    assert_eq!((pass.removed, pass.condemned), (3, 1), "{pass:?}");
+    set_immutable(&stays, false);
+    let pass = subject.sweep();
+    match mode {
+        Mode::Service => assert_eq!((pass.removed, pass.condemned), (0, 1), "tried again at once: {pass:?}"),
+        Mode::Scan | Mode::Fallback => assert_eq!((pass.removed, pass.condemned), (1, 0), "{pass:?}"),
+    }
+
+    host.unmount(&poison.busy.join("inside"));
+    poison.occupant.kill();
+    set_mode(&poison.foreign, 0o700);
+    chown(&poison.foreign, Some(0), Some(0)).or_fail("chown");
+    subject.sweep_until_gone(&[&poison.busy, &poison.occupied, &poison.foreign], &[] as &[PathBuf]);
+    assert!(host.path("home").is_dir(), "what was mounted inside is not touched");
+}
+
+/// Neither a mode of 0000 nor another owner nor depth keeps what the configuration calls ours.
+fn trees_of_others_and_deep_ones_go(host: &Host, mode: Mode) {
+    let subject = Subject::start_with(host, mode, &ConfigFile::write(host, [Root::of(host).text("remove", "tree")]));
+    let (foreign, deep) = (host.entry("foreign"), host.entry("deep"));
+    let inside = host.make_dir("root/foreign/inside");
+    make_deep_tree(&deep, 5_000);
+    for path in [&inside, &foreign] {
+        chown(path, Some(1000), Some(1000)).or_fail("chown");
+        set_mode(path, 0);
+    }
+    subject.sweep_until_gone(&[&foreign, &deep], &[] as &[PathBuf]);
+    assert!(host.condemned().is_empty());
+}
+
+/// What is stuck does not keep the service from starting, and is tried again after a while, not in every pass.
+#[test]
+fn poison_does_not_stop_a_start_and_is_tried_again_rarely() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [rules(host)]).every("1s");
+        let reclaim = Reclaim::with(&config);
+        let poison = Poison::plant(host);
+        let mut service = Service::start(host, &config, &reclaim);
+        service.wait_for_passes(1);
+        assert!(poison.good.iter().all(|entry| !entry.exists()), "{}", service.log());
+        service.kill();
+
+        let mut service = Service::start(host, &config, &reclaim);
+        let before = service.passes().len();
+        let stale = host.entry("stale");
+        let passes = service.wait_for_passes(before + 4);
+        assert!(!stale.exists(), "{}", service.log());
+        for pass in &passes[before..] {
+            assert_eq!((pass.condemned, pass.kept("owner"), pass.kept("pinned")), (1, 1, 2), "{pass:?}");
+        }
+        let told = service.log().lines().filter(|line| line.contains("immutable") && line.contains("stays")).count();
+        assert!((1..=2).contains(&told), "told {told} times, once for each start is enough: {}", service.log());
+        set_immutable(&what_stays(host), false);
+        // It is not forgotten either.
+        drop(service);
+        wait_until("the rest of it to go", std::time::Duration::from_secs(40), || {
+            reclaim.sweep();
+            host.condemned().is_empty().then_some(())
+        });
+        drop(poison);
+    });
+}
