@@ -20,11 +20,11 @@ const GROUP_MOST: Duration = Duration::from_secs(1);
 
 /// Whether a group is to be confirmed and removed before more is condemned.
 ///
-/// `filled_for` is the time since the group was begun, `left` what is left of the budget. Confirming and removing take
+/// `most` is the number of entries that it is full with, `filled_for` the time since it was begun, `left` what is left of the budget. Confirming and removing take
 /// about as long as condemning did, so half of the budget that was there is kept for them.
 #[must_use]
-pub fn group_is_due(entries: usize, filled_for: Duration, left: Duration) -> bool {
-    entries >= GROUP_ENTRIES || (entries > 0 && filled_for >= left.clamp(GROUP_LEAST, GROUP_MOST))
+pub fn group_is_due(entries: usize, most: usize, filled_for: Duration, left: Duration) -> bool {
+    entries >= most || (entries > 0 && filled_for >= left.clamp(GROUP_LEAST, GROUP_MOST))
 }
 
 /// The pile: holds candidates back until there are enough of them.
@@ -92,13 +92,13 @@ mod tests {
     #[test]
     fn a_group_is_due_when_full_or_when_half_of_the_budget_is_gone() {
         let second = Duration::from_secs(1);
-        assert!(!group_is_due(0, second * 9, Duration::ZERO));
-        assert!(!group_is_due(1, second / 2, second * 9));
-        assert!(group_is_due(1, second, second * 9));
-        assert!(group_is_due(1, second / 4, second / 4));
-        assert!(group_is_due(1, second, Duration::ZERO));
-        assert!(!group_is_due(1, Duration::ZERO, Duration::ZERO));
-        assert!(group_is_due(GROUP_ENTRIES, Duration::ZERO, second));
+        assert!(!group_is_due(0, 9, second * 9, Duration::ZERO));
+        assert!(!group_is_due(1, 9, second / 2, second * 9));
+        assert!(group_is_due(1, 9, second, second * 9));
+        assert!(group_is_due(1, 9, second / 4, second / 4));
+        assert!(group_is_due(1, 9, second, Duration::ZERO));
+        assert!(!group_is_due(1, 9, Duration::ZERO, Duration::ZERO));
+        assert!(group_is_due(9, 9, Duration::ZERO, second));
     }
 
     #[test]

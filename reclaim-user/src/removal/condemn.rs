@@ -2,16 +2,19 @@
 
 use super::crash;
 use super::error::failed;
-use super::examine::Examined;
+use super::examine::{Examined, Settled};
+use super::leases::{Held, Leases};
 use super::lock::{STORE, Store};
 use super::process::start_ticks;
 use crate::evidence::source::CondemnedIn;
 use crate::model::fence::FileKind;
 use crate::model::plan::BATCH_ENTRIES;
 use crate::model::report::Reason;
+use crate::model::verdict::Named;
 use crate::sys::directory;
-use crate::sys::file_status::{Identity, status_at};
+use crate::sys::file_status::{FileStatus, Identity, status_at};
 use nix::errno::Errno;
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,12 +49,12 @@ impl Batch {
     }
 
     /// What an entry is called in the directory of the batch. None when that would be too long.
-    fn stored(&self, name: &CStr) -> Option<CString> {
+    fn stored<'n>(&self, name: &'n CStr) -> Option<Cow<'n, CStr>> {
         if !self.makeshift {
-            return Some(name.into());
+            return Some(Cow::Borrowed(name));
         }
         let stored = [MAKESHIFT, self.name.to_bytes(), b".", name.to_bytes()].concat();
-        CString::new(stored).ok().filter(|stored| stored.as_bytes().len() <= 255)
+        CString::new(stored).ok().filter(|stored| stored.as_bytes().len() <= 255).map(Cow::Owned)
     }
 }
 
@@ -77,12 +80,30 @@ pub(super) struct Condemned {
     pub(super) owner: u32,
     /// It was known to hold nothing when it was condemned.
     pub(super) empty: bool,
+    /// What its name told; none when it was not asked in this pass.
+    pub(super) named: Option<Named>,
+    /// The process of its name was asked about in this pass, and is gone.
+    pub(super) process_gone: bool,
+    /// The lock on it, held until it is removed or has its name back.
+    pub(super) lease: Option<Held>,
 }
 
 impl Condemned {
     /// What it is called in its batch.
     pub(super) fn stored(&self) -> &CStr {
         self.stored.as_deref().unwrap_or(&self.name)
+    }
+
+    /// What need not be asked again.
+    pub(super) fn settled(&self) -> Settled {
+        Settled { process_gone: self.process_gone, leased: self.lease.is_some() }
+    }
+
+    /// One that an earlier pass condemned. Nothing about it is settled.
+    pub(super) fn leftover(name: CString, stored: Option<CString>, batch: usize, file: &FileStatus) -> Self {
+        let FileStatus { identity, status, .. } = *file;
+        let (kind, owner) = (status.kind, status.owner);
+        Self { name, stored, batch, identity, kind, owner, empty: false, named: None, process_gone: false, lease: None }
     }
 }
 
@@ -106,10 +127,23 @@ impl Group {
     }
 }
 
+/// Puts the key of a condemned entry in the pin set into `key`.
+pub(super) fn key_into(key: &mut Vec<u8>, batch: &Batch, condemned: &Condemned) {
+    key.clear();
+    if !batch.makeshift {
+        for part in [STORE, &batch.name] {
+            key.extend_from_slice(part.to_bytes());
+            key.push(b'/');
+        }
+    }
+    key.extend_from_slice(condemned.stored().to_bytes());
+}
+
 /// The key of a condemned entry in the pin set.
 pub(super) fn key(batch: &Batch, condemned: &Condemned) -> Vec<u8> {
-    let stored = condemned.stored().to_bytes();
-    if batch.makeshift { stored.to_vec() } else { [STORE.to_bytes(), batch.name.to_bytes(), stored].join(&b'/') }
+    let mut key = Vec::new();
+    key_into(&mut key, batch, condemned);
+    key
 }
 
 /// Why an entry was not condemned.
@@ -130,17 +164,40 @@ pub(super) enum NotCondemned {
     },
 }
 
-/// Moves `name` out of the root into a batch of the group. The entry's lock is held until that is done.
+/// Moves `name` out of the root into a batch of the group. The entry's lock is held until that is done, and from there
+/// until the entry has come to its end as long as `leases` says that there is room for that.
 ///
 /// Without a store, or without room for a batch in it, the batch is a makeshift one.
 pub(super) fn condemn(
     store: Option<&Store>,
     root: impl AsFd,
     group: &mut Group,
-    name: &CStr,
+    name: CString,
     examined: Examined,
-) -> Result<(), NotCondemned> {
-    let Examined { identity, kind, owner, empty, lock } = examined;
+    leases: Leases,
+) -> Result<(), (CString, NotCondemned)> {
+    match moved(store, root, group, &name, &examined) {
+        Ok((batch, stored)) => {
+            let Examined { identity, kind, owner, empty, named, process_gone, lease } = examined;
+            let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
+            let entry = Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, lease };
+            group.entries.push(entry);
+            crash::step("after-condemn-first");
+            Ok(())
+        }
+        Err(failed) => Err((name, failed)),
+    }
+}
+
+/// Moves it, and returns the index of its batch and what it is called there where that is another name.
+fn moved(
+    store: Option<&Store>,
+    root: impl AsFd,
+    group: &mut Group,
+    name: &CStr,
+    examined: &Examined,
+) -> Result<(usize, Option<CString>), NotCondemned> {
+    let (identity, kind) = (examined.identity, examined.kind);
     let mut index = match group.batches.last() {
         Some(batch) if batch.entries < BATCH_ENTRIES => group.batches.len() - 1,
         _ => begin_batch(store, &root, group)?,
@@ -165,7 +222,6 @@ pub(super) fn condemn(
             Err(error) => return Err(NotCondemned::Entry(failed("renameat2", error))),
         }
     };
-    drop(lock);
     let batch = &mut group.batches[index];
     let same =
         status_at(&batch.directory, &stored).is_ok_and(|file| file.identity == identity && file.status.kind == kind);
@@ -174,10 +230,7 @@ pub(super) fn condemn(
         return Err(NotCondemned::Swapped { restored });
     }
     batch.entries += 1;
-    let stored = batch.makeshift.then_some(stored);
-    group.entries.push(Condemned { name: name.into(), stored, batch: index, identity, kind, owner, empty });
-    crash::step("after-condemn-first");
-    Ok(())
+    Ok((index, batch.makeshift.then(|| stored.into_owned())))
 }
 
 fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Result<usize, NotCondemned> {

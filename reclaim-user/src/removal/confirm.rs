@@ -1,7 +1,7 @@
 //! Confirming: fresh evidence about condemned entries, and the only place where leave to remove is made.
 
 use super::condemn::{Batch, Condemned, key};
-use super::examine::{Examined, Examiner, Inside, Stop};
+use super::examine::{Examined, Examiner, Look, Stop};
 use crate::config::RootConfig;
 use crate::evidence::source::View;
 use crate::model::fence::FileKind;
@@ -55,26 +55,30 @@ impl Denied {
     }
 }
 
-/// Pins of an entry under either of its names. Mounts follow the entry to where it is condemned; the layers of a union
-/// file system, and tables that were read before, still tell the name that it had.
+/// Pins of an entry under either of its names, `key` being the one that it is condemned under. Mounts follow the entry to
+/// where it is condemned; the layers of a union file system, and tables that were read before, still tell the name that
+/// it had.
 pub(super) fn prove(
     rules: &RootConfig,
     root: usize,
     view: &View<'_>,
-    batch: &Batch,
+    key: &[u8],
     condemned: &Condemned,
     with_pins: bool,
 ) -> Proof {
-    let key = key(batch, condemned);
     let name = condemned.name.to_bytes();
-    let pinned = view.pins.is_pinned(root, &key) || view.pins.is_pinned(root, name);
+    let pinned = view.pins.is_pinned(root, key) || view.pins.is_pinned(root, name);
     let pins = || match with_pins {
-        true => [view.pins.pins_of(root, &key), view.pins.pins_of(root, name)].concat(),
+        true => [view.pins.pins_of(root, key), view.pins.pins_of(root, name)].concat(),
         false => Vec::new(),
     };
     let doubt = doubt(view, name, condemned.empty);
-    let referred = view.references.words(&key);
-    let proof = verdict::by_name(rules, name, pinned || referred.is_some()).and_then(|named| {
+    let referred = view.references.words(key);
+    let named = match condemned.named {
+        Some(named) if !pinned && referred.is_none() => Ok(named),
+        _ => verdict::by_name(rules, name, pinned || referred.is_some()),
+    };
+    let proof = named.and_then(|named| {
         let covered = view.coverage.covered(condemned.owner);
         verdict::by_evidence(doubt.is_some(), view.coverage.complete(), covered).map(|()| named)
     });
@@ -101,6 +105,7 @@ pub(super) fn doubt(view: &View<'_>, name: &[u8], empty: bool) -> Option<String>
 }
 
 /// Looks at the entry once more: every fence that can change is asked again.
+#[expect(clippy::result_large_err, reason = "an entry is moved from step to step; boxing each would cost more")]
 pub(super) fn confirm(
     rules: &RootConfig,
     examiner: &mut Examiner,
@@ -112,7 +117,8 @@ pub(super) fn confirm(
         Ok(named) => named,
         Err(denied) => return Err((condemned, Some(denied))),
     };
-    match examiner.examine(rules, named, &batch.directory, condemned.stored(), Inside::LeaveToRmdir) {
+    let look = Look::Again(condemned.settled());
+    match examiner.examine(rules, named, &batch.directory, condemned.stored(), look) {
         Ok(examined)
             if (examined.identity, examined.kind, examined.owner)
                 == (condemned.identity, condemned.kind, condemned.owner) =>

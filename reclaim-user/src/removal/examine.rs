@@ -7,10 +7,9 @@ use crate::config::{RemoveRule, RootConfig};
 use crate::model::fence::{Contents, FileKind, Lease, Timestamp};
 use crate::model::report::Reason;
 use crate::model::verdict::{self, Named};
-use crate::sys::directory::{self, Names, Reader};
+use crate::sys::directory::{self, Leased, Names, Reader};
 use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
 use nix::errno::Errno;
-use nix::fcntl::Flock;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,8 +23,21 @@ pub(super) struct Examined {
     pub(super) owner: u32,
     /// It is known to hold nothing.
     pub(super) empty: bool,
+    /// What its name told.
+    pub(super) named: Named,
+    /// The process of its name was asked about and is gone.
+    pub(super) process_gone: bool,
     /// The lock on it, held as long as this lives: nobody else gets a lease meanwhile.
-    pub(super) lock: Option<Flock<OwnedFd>>,
+    pub(super) lease: Option<Leased>,
+}
+
+/// What was found in this pass about an entry under this name, and cannot be otherwise since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settled {
+    /// The process of its name is gone: whatever has that number later is another one.
+    pub(super) process_gone: bool,
+    /// Reclaim still holds the lock on it.
+    pub(super) leased: bool,
 }
 
 /// Why an entry does not go.
@@ -61,13 +73,23 @@ pub(super) struct Examiner {
 /// kernel's mm/shmem.c).
 const EMPTY_ON_TMPFS: u64 = 40;
 
-/// Whether an entry's contents are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inside {
-    /// Where the rules ask for it.
-    Look,
-    /// Not in a directory that only goes while it is empty: `rmdir` is the judge of that, and a moment later.
-    LeaveToRmdir,
+/// Which look at an entry it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Look {
+    /// Before it is condemned.
+    First,
+    /// Before it is removed. What is settled is not asked again, provided that the entry is still the same, and a
+    /// directory that only goes while it is empty is not looked into: `rmdir` is the judge of that, and a moment later.
+    Again(Settled),
+}
+
+impl Look {
+    fn settled(self) -> Settled {
+        match self {
+            Self::First => Settled::default(),
+            Self::Again(settled) => settled,
+        }
+    }
 }
 
 impl Examiner {
@@ -97,27 +119,31 @@ impl Examiner {
         named: Named,
         directory: impl AsFd,
         name: &CStr,
-        inside: Inside,
+        look: Look,
     ) -> Result<Examined, Stop> {
+        let settled = look.settled();
         let (file, opened) = self.status(&directory, name)?;
         let known = verdict::by_status(rules, named, &file.status, self.is_mounted(&file), self.now);
         let is_directory = file.status.kind == FileKind::Directory;
-        self.open_first = known.is_ok() && is_directory && (rules.leases || looks_inside(rules, inside));
+        self.open_first = known.is_ok() && is_directory && (asks_for_lease(rules, look) || looks_inside(rules, look));
         let known = known?;
-        if let Some(process) = known.process() {
+        let process = known.process().filter(|_| !settled.process_gone);
+        if let Some(process) = process {
             verdict::by_process(known, self.processes.ask(process))?;
         }
-        let (lease, contents, lock) = self.open(rules, &directory, name, &file, opened, inside)?;
-        match inside {
-            Inside::LeaveToRmdir if is_directory => verdict::by_lease(rules, lease)?,
-            Inside::Look | Inside::LeaveToRmdir => verdict::by_contents(rules, lease, contents)?,
+        let (lease, contents, leased) = self.open(rules, &directory, name, &file, opened, look)?;
+        match look {
+            Look::Again(_) if is_directory => verdict::by_lease(rules, lease)?,
+            Look::First | Look::Again(_) => verdict::by_contents(rules, lease, contents)?,
         }
         Ok(Examined {
             identity: file.identity,
             kind: file.status.kind,
             owner: file.status.owner,
             empty: contents == Contents::Empty,
-            lock,
+            named,
+            process_gone: settled.process_gone || process.is_some(),
+            lease: leased,
         })
     }
 
@@ -149,8 +175,8 @@ impl Examiner {
         name: &CStr,
         file: &FileStatus,
         opened: Option<OwnedFd>,
-        inside: Inside,
-    ) -> Result<(Lease, Contents, Option<Flock<OwnedFd>>), Stop> {
+        look: Look,
+    ) -> Result<(Lease, Contents, Option<Leased>), Stop> {
         let kind = file.status.kind;
         // A pipe or a device may do anything when it is opened, and a link has nothing to lock.
         if !matches!(kind, FileKind::Directory | FileKind::File) {
@@ -161,8 +187,8 @@ impl Examiner {
             FileKind::File => Contents::Something,
             _ => Contents::Unknown,
         };
-        let look_inside = kind == FileKind::Directory && looks_inside(rules, inside);
-        if !rules.leases && !look_inside {
+        let look_inside = kind == FileKind::Directory && looks_inside(rules, look);
+        if !asks_for_lease(rules, look) && !look_inside {
             return Ok((Lease::Free, contents, None));
         }
         let fault = |call: &str, error| Stop::Keep(Reason::Failed, Some(failed(call, error)));
@@ -190,19 +216,24 @@ impl Examiner {
             };
             contents = if empty { Contents::Empty } else { Contents::Something };
         }
-        if !rules.leases {
+        if !asks_for_lease(rules, look) {
             return Ok((Lease::Free, contents, None));
         }
-        match directory::lock(opened) {
-            Ok(lock) => Ok((Lease::Free, contents, Some(lock))),
-            Err((_, Errno::EWOULDBLOCK)) => Ok((Lease::Held, contents, None)),
-            Err((_, error)) => Err(fault("flock", error)),
+        match directory::lease(opened) {
+            Ok(leased) => Ok((Lease::Free, contents, Some(leased))),
+            Err(Errno::EWOULDBLOCK) => Ok((Lease::Held, contents, None)),
+            Err(error) => Err(fault("flock", error)),
         }
     }
 }
 
-fn looks_inside(rules: &RootConfig, inside: Inside) -> bool {
-    rules.remove == RemoveRule::Empty && inside == Inside::Look
+fn looks_inside(rules: &RootConfig, look: Look) -> bool {
+    rules.remove == RemoveRule::Empty && matches!(look, Look::First)
+}
+
+/// Whether the lock on an entry has to be tried.
+fn asks_for_lease(rules: &RootConfig, look: Look) -> bool {
+    rules.leases && !look.settled().leased
 }
 
 fn now() -> Timestamp {

@@ -17,13 +17,13 @@ fn an_entry_that_vanished_is_no_fault() {
     let (root, mut examiner) = opened(&room);
     let rules = room.rules();
     let named = || verdict::by_name(&rules, b"absent", false).unwrap();
-    let stop = examiner.examine(&rules, named(), &root.directory, c"absent", Inside::Look).unwrap_err();
+    let stop = examiner.examine(&rules, named(), &root.directory, c"absent", Look::First).unwrap_err();
     assert!(matches!(stop, Stop::Vanished), "{stop:?}");
     // Between the two calls.
     room.stale("a");
     let file = status_at(&root.directory, c"a").unwrap();
     fs::remove_dir(room.entry("a")).unwrap();
-    let stop = examiner.open(&rules, &root.directory, c"a", &file, None, Inside::Look).unwrap_err();
+    let stop = examiner.open(&rules, &root.directory, c"a", &file, None, Look::First).unwrap_err();
     assert!(matches!(stop, Stop::Vanished), "{stop:?}");
 }
 
@@ -36,11 +36,11 @@ fn an_entry_that_is_mounted_on_or_replaced_before_it_is_opened_is_kept() {
         room.stale(name);
     }
     let file = status_at(&root.directory, c"a").unwrap();
-    let stop = examiner.open(&rules, &root.directory, c"b", &file, None, Inside::Look).unwrap_err();
+    let stop = examiner.open(&rules, &root.directory, c"b", &file, None, Look::First).unwrap_err();
     assert!(matches!(&stop, Stop::Keep(Reason::Failed, Some(why)) if why.contains("replaced")), "{stop:?}");
     let (from, to) = (room.path("outside"), room.entry("a"));
     mount(Some(&from), &to, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-    let stop = examiner.open(&rules, &root.directory, c"a", &file, None, Inside::Look).unwrap_err();
+    let stop = examiner.open(&rules, &root.directory, c"a", &file, None, Look::First).unwrap_err();
     assert!(matches!(stop, Stop::Keep(Reason::Pinned, None)), "{stop:?}");
     umount(&to).unwrap();
 }

@@ -54,8 +54,10 @@ pub(super) fn end(
         Err((condemned, None)) => return Ended::Gone(condemned),
     };
     match remove(confirmed, batch, rules.remove, go_on) {
-        Removal::Gone(condemned) => {
+        Removal::Gone(mut condemned) => {
             crash::step("mid-remove");
+            // Here, so that the thread that lists has no part in what letting go of a removed directory takes.
+            condemned.lease = None;
             Ended::Gone(condemned)
         }
         Removal::Filled(condemned) => Ended::Denied(condemned, Denied::of(Reason::NotEmpty)),

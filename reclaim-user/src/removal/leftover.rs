@@ -39,16 +39,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 if let Some(stuck) = stuck {
                     self.state.stuck.insert(key, stuck);
                 }
-                let (kind, owner) = (file.status.kind, file.status.owner);
-                kept.push(Condemned {
-                    name,
-                    stored: None,
-                    batch: 0,
-                    identity: file.identity,
-                    kind,
-                    owner,
-                    empty: false,
-                });
+                kept.push(Condemned::leftover(name, None, 0, &file));
             }
             let later = self.pinned_only(&batch, later)?;
             due.extend(later);

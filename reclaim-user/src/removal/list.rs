@@ -1,16 +1,18 @@
 //! Listing a root: every entry goes through the fences and the pins seen so far, and what passes is condemned.
 
+use super::ahead::{Ahead, Looked};
 use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshift_batch};
 use super::confirm::doubt;
 use super::error::RemovalError;
-use super::examine::{Examined, Examiner, Inside, Stop};
+use super::examine::{Examined, Examiner, Look, Stop};
+use super::leases::Leases;
 use super::lock::{NoStore, STORE, Store};
 use super::options::{Cursor, PassOptions};
 use super::pass::{PIECE, Pass, Report};
 use super::place::Root;
 use crate::config::RootConfig;
 use crate::evidence::source::{EvidenceSource, View};
-use crate::model::plan::{GROUP_ENTRIES, Pile, group_is_due};
+use crate::model::plan::{Pile, group_is_due};
 use crate::model::report::Reason;
 use crate::model::tally::Outcome;
 use crate::model::verdict;
@@ -26,20 +28,44 @@ use std::time::Instant;
 /// Entries between two looks at the clock.
 const STRIDE: usize = 16;
 
+/// Names that are looked at before a thread is worth it that looks ahead.
+const WORTH_A_THREAD: usize = 512;
+
 /// What a listing has in hand.
 struct Work {
     group: Group,
     pile: Pile<CString>,
     /// Names that the pile held back, to be looked at once more.
     again: Vec<CString>,
+    /// The thread that looks ahead, once there are enough names for one.
+    ahead: Option<Ahead>,
+    /// What it has looked at.
+    looked: std::vec::IntoIter<Looked>,
+    /// Names that were looked at on this thread.
+    looks: usize,
+    /// Behind the name that was decided on last.
+    place: i64,
+}
+
+impl Work {
+    /// Whether there are names that the listing has given and that were not decided on.
+    fn is_in_hand(&self) -> bool {
+        !self.again.is_empty() || self.looked.len() > 0 || self.ahead.as_ref().is_some_and(|ahead| !ahead.is_through())
+    }
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
     /// Lists the root from the cursor to its end, and on from its start to the cursor.
     pub(super) fn list(&mut self) -> Result<(), RemovalError> {
         let pile = Pile::new(self.rules.pile, self.state.cursor.pile_met);
-        let mut work = Work { group: Group::new(), pile, again: Vec::new() };
+        let looked = Vec::new().into_iter();
+        let mut work = Work { group: Group::new(), pile, again: Vec::new(), ahead: None, looked, looks: 0, place: 0 };
         let result = self.list_all(&mut work);
+        // Locks on what is not decided on in this pass end here.
+        work.looked = Vec::new().into_iter();
+        if let Some(ahead) = work.ahead.take() {
+            ahead.close();
+        }
         // However the listing ended, what is condemned comes to its end.
         self.conclude_group(&mut work);
         let store = self.store.take();
@@ -61,9 +87,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
             move |source| RemovalError::Call { call, path, source }
         };
         let mut listing = Listing::begin(&self.root.directory, self.state.cursor).map_err(fault("lseek"))?;
+        work.place = listing.begin;
         let mut looked = false;
         loop {
-            if work.again.is_empty() && !listing.fill(&self.root.directory).map_err(fault("getdents64"))? {
+            if !work.is_in_hand() && !listing.fill(&self.root.directory).map_err(fault("getdents64"))? {
                 if !self.verified {
                     // There was nothing to decide on: the claim of the report still has to be a true one.
                     self.piece(&mut listing, work)?;
@@ -78,13 +105,17 @@ impl<E: EvidenceSource> Pass<'_, E> {
             if work.again.is_empty() && self.is_over() && (looked || self.is_stopped()) {
                 self.truncated = true;
                 let pile_met = self.rules.pile.is_some() && work.pile.is_open();
-                self.state.cursor = Cursor { place: listing.place, descending: listing.descending, pile_met };
+                // The place behind the last name is a mark of the end on some file systems: nothing lies behind it.
+                let place = if listing.turned && !work.is_in_hand() { 0 } else { work.place };
+                self.state.cursor = Cursor { place, descending: listing.descending, pile_met };
                 return Ok(());
             }
             self.piece(&mut listing, work)?;
             looked = true;
             let left = self.options.budget.saturating_sub(self.begun.elapsed());
-            if work.group.makes_room() || group_is_due(work.group.entries.len(), work.group.begun.elapsed(), left) {
+            if work.group.makes_room()
+                || group_is_due(work.group.entries.len(), self.leases.group_entries(), work.group.begun.elapsed(), left)
+            {
                 self.conclude_group(work);
             }
         }
@@ -114,19 +145,42 @@ impl<E: EvidenceSource> Pass<'_, E> {
         }
         let (obstacle, examiner, done) = (&mut self.obstacle, &mut self.examiner, &mut self.done);
         let (index, store, root_lock, seen) = (*index, &mut self.store, &mut self.root_lock, Seen::of(&view));
-        let mut desk = Desk { rules, index, root, options, report, obstacle, examiner, done, store, root_lock, seen };
+        let leases = self.leases;
+        let mut desk =
+            Desk { rules, index, root, options, report, obstacle, examiner, done, store, root_lock, leases, seen };
         // From here on, for whatever the evidence took: else slow evidence would be all that a pass has time for.
         let until = Instant::now() + PIECE;
         for step in 1.. {
             if let Some(name) = work.again.pop() {
                 desk.decide(work, &name)?;
-            } else if let Some(name) = listing.next() {
+            } else if let Some((name, place, looked)) = work.looked.next() {
+                desk.judge(work, name, Some(looked))?;
+                work.place = place;
+            } else if let Some(mut ahead) = work.ahead.take() {
+                let filled = desk.feed(work, listing, &mut ahead);
+                let looked = ahead.answer();
+                // Only a panic, which goes on here, ends it before it has answered.
+                match looked.is_none() && !ahead.is_through() {
+                    true => ahead.close(),
+                    false => work.ahead = Some(ahead),
+                }
+                filled?;
+                match looked {
+                    Some(looked) => work.looked = looked.into_iter(),
+                    None => break,
+                }
+            } else if let Some((name, place)) = listing.next() {
                 desk.decide(work, name)?;
+                work.looks += 1;
+                work.place = place;
+                if work.looks == WORTH_A_THREAD {
+                    work.ahead = Ahead::begin(rules, desk.root);
+                }
             } else {
                 break;
             }
             if work.group.makes_room()
-                || work.group.entries.len() >= GROUP_ENTRIES
+                || work.group.entries.len() >= leases.group_entries()
                 || (step % STRIDE == 0 && Instant::now() >= until)
             {
                 break;
@@ -148,26 +202,69 @@ struct Desk<'d, 'r> {
     done: &'d mut HashSet<Vec<u8>>,
     store: &'d mut Option<Store>,
     root_lock: &'d mut Option<Flock<OwnedFd>>,
+    leases: Leases,
     seen: Seen<'d>,
 }
 
 impl Desk<'_, '_> {
+    /// Has the next names looked at ahead.
+    fn feed(&mut self, work: &mut Work, listing: &mut Listing, ahead: &mut Ahead) -> Result<(), RemovalError> {
+        while !ahead.is_full() {
+            let Some((name, place)) = listing.next() else {
+                let fault = |source| RemovalError::Call { call: "getdents64", path: self.root.path.clone(), source };
+                if listing.fill(&self.root.directory).map_err(fault)? {
+                    continue;
+                }
+                break;
+            };
+            // What relies on an entry is nobody whose lock should be tried.
+            match self.is_plain(name) && !self.is_pinned(name) {
+                true => ahead.add(name, place),
+                false => self.decide(work, name)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Neither ours nor known already.
+    fn is_plain(&self, name: &CStr) -> bool {
+        name != STORE && makeshift(name).is_none() && !self.is_done(name)
+    }
+
+    fn is_done(&self, name: &CStr) -> bool {
+        !self.done.is_empty() && self.done.contains(name.to_bytes())
+    }
+
+    fn is_pinned(&self, name: &CStr) -> bool {
+        self.seen.view.pins.is_pinned(self.index, name.to_bytes())
+    }
+
     fn decide(&mut self, work: &mut Work, name: &CStr) -> Result<(), RemovalError> {
-        let bytes = name.to_bytes();
-        if name == STORE || (!self.done.is_empty() && self.done.contains(bytes)) {
+        if name == STORE || self.is_done(name) {
             return Ok(());
         }
         if let Some((batch, own_name)) = makeshift(name) {
             return self.makeshift_leftover(&mut work.group, name, batch, own_name);
         }
-        let pinned = self.seen.view.pins.is_pinned(self.index, bytes);
-        match self.look(name, pinned) {
+        self.judge(work, name.to_owned(), None)
+    }
+
+    /// Decides on an entry, looked at already or not.
+    fn judge(
+        &mut self,
+        work: &mut Work,
+        name: CString,
+        looked: Option<Result<Examined, Stop>>,
+    ) -> Result<(), RemovalError> {
+        let pinned = self.is_pinned(&name);
+        match self.look(&name, pinned, looked) {
             Ok(examined) if work.pile.is_open() => return self.go(&mut work.group, name, examined),
             // The lock on it ends here; it is looked at once more when there are enough.
-            Ok(_) => work.again = work.pile.add(name.to_owned()),
+            Ok(_) => work.again = work.pile.add(name),
             Err(Stop::Vanished) => {}
             Err(Stop::Keep(reason, detail)) => {
                 let with_pins = pinned && self.report.per_entry;
+                let bytes = name.to_bytes();
                 let pins = if with_pins { self.seen.view.pins.pins_of(self.index, bytes) } else { Vec::new() };
                 self.report.entry(bytes, Outcome::Kept(reason), Some(reason), pins, detail);
             }
@@ -175,14 +272,19 @@ impl Desk<'_, '_> {
         Ok(())
     }
 
-    fn look(&mut self, name: &CStr, pinned: bool) -> Result<Examined, Stop> {
-        let named = verdict::by_name(self.rules, name.to_bytes(), pinned)?;
-        let examined = self.examiner.examine(self.rules, named, &self.root.directory, name, Inside::Look)?;
+    fn look(&mut self, name: &CStr, pinned: bool, looked: Option<Result<Examined, Stop>>) -> Result<Examined, Stop> {
+        let examined = match looked {
+            Some(looked) if !pinned => looked?,
+            _ => {
+                let named = verdict::by_name(self.rules, name.to_bytes(), pinned)?;
+                self.examiner.examine(self.rules, named, &self.root.directory, name, Look::First)?
+            }
+        };
         self.seen.judge(name, examined)
     }
 
     /// Condemns an entry that passed every fence.
-    fn go(&mut self, group: &mut Group, name: &CStr, examined: Examined) -> Result<(), RemovalError> {
+    fn go(&mut self, group: &mut Group, name: CString, examined: Examined) -> Result<(), RemovalError> {
         if self.options.dry_run {
             self.report.candidates += 1;
             self.report.entry(name.to_bytes(), Outcome::WouldRemove, None, Vec::new(), None);
@@ -200,11 +302,12 @@ impl Desk<'_, '_> {
         }
         let swapped = || Some("something else took its place while it was condemned".into());
         let result = match *self.obstacle {
-            None => condemn(self.store.as_ref(), &self.root.directory, group, name, examined),
-            Some(reason) => Err(NotCondemned::Blocked(reason)),
+            None => condemn(self.store.as_ref(), &self.root.directory, group, name, examined, self.leases),
+            Some(reason) => Err((name, NotCondemned::Blocked(reason))),
         };
-        let (outcome, reason, detail) = match result {
-            Err(NotCondemned::Vanished) => return Ok(()),
+        let (name, not_condemned) = match result {
+            Err((_, NotCondemned::Vanished)) => return Ok(()),
+            Err(failed) => failed,
             Ok(()) => {
                 self.report.candidates += 1;
                 if let Some(stored) = group.entries.last().and_then(|condemned| condemned.stored.as_ref()) {
@@ -212,17 +315,20 @@ impl Desk<'_, '_> {
                 }
                 return Ok(());
             }
-            Err(NotCondemned::Blocked(reason)) => (Outcome::Kept(reason), reason, None),
-            Err(NotCondemned::Entry(fault)) => (Outcome::Kept(Reason::Failed), Reason::Failed, Some(fault)),
-            Err(NotCondemned::Root(error)) => {
+        };
+        let (outcome, reason, detail) = match not_condemned {
+            NotCondemned::Vanished => return Ok(()),
+            NotCondemned::Blocked(reason) => (Outcome::Kept(reason), reason, None),
+            NotCondemned::Entry(fault) => (Outcome::Kept(Reason::Failed), Reason::Failed, Some(fault)),
+            NotCondemned::Root(error) => {
                 self.block(error);
                 (Outcome::Kept(Reason::Failed), Reason::Failed, None)
             }
-            Err(NotCondemned::Swapped { restored: true }) => {
+            NotCondemned::Swapped { restored: true } => {
                 self.done.insert(name.to_bytes().to_vec());
                 (Outcome::Restored(Reason::Failed), Reason::Failed, swapped())
             }
-            Err(NotCondemned::Swapped { restored: false }) => (Outcome::Condemned, Reason::Failed, swapped()),
+            NotCondemned::Swapped { restored: false } => (Outcome::Condemned, Reason::Failed, swapped()),
         };
         self.report.candidates += 1;
         self.report.entry(name.to_bytes(), outcome, Some(reason), Vec::new(), detail);
@@ -248,9 +354,7 @@ impl Desk<'_, '_> {
         self.done.insert(stored.to_bytes().to_vec());
         let fault = |source| RemovalError::Call { call: "openat2", path: self.root.path.clone(), source };
         group.batches.push(makeshift_batch(&self.root.directory, batch).map_err(fault)?);
-        let (kind, owner) = (file.status.kind, file.status.owner);
-        let (identity, batch) = (file.identity, group.batches.len() - 1);
-        group.entries.push(Condemned { name, stored: Some(stored.into()), batch, identity, kind, owner, empty: false });
+        group.entries.push(Condemned::leftover(name, Some(stored.into()), group.batches.len() - 1, &file));
         Ok(())
     }
 
@@ -319,8 +423,10 @@ struct Listing {
     begin: i64,
     wrapped: bool,
     ended: bool,
-    /// Behind the name that was given last.
-    place: i64,
+    /// It went back to the start, and no name was given since.
+    turned: bool,
+    /// A name was given.
+    given: bool,
     descending: bool,
 }
 
@@ -335,7 +441,8 @@ impl Listing {
             begin,
             wrapped: begin == 0,
             ended: false,
-            place: begin,
+            turned: false,
+            given: false,
             descending: cursor.descending,
         };
         if begin == 0 { directory::seek(&directory, 0).map(|()| listing) } else { Ok(listing) }
@@ -354,8 +461,8 @@ impl Listing {
                 continue;
             }
             self.ended = self.wrapped;
-            self.wrapped = true;
-            if self.place == self.begin {
+            (self.wrapped, self.turned) = (true, true);
+            if !self.given {
                 // Nothing lay behind the cursor, so it tells nothing of where to end.
                 self.begin = 0;
             }
@@ -364,7 +471,8 @@ impl Listing {
         Ok(self.next < self.names.len())
     }
 
-    fn next(&mut self) -> Option<&CStr> {
+    /// The next name, and the place behind it.
+    fn next(&mut self) -> Option<(&CStr, i64)> {
         let (_, _, place) = self.names.get(self.next)?;
         // Places run one way on every file system that has them; where they do not, the rest waits for the next pass.
         let beyond = if self.descending { place < self.begin } else { place > self.begin };
@@ -374,7 +482,7 @@ impl Listing {
             return None;
         }
         self.next += 1;
-        self.place = place;
-        self.names.get(self.next - 1).map(|(name, _, _)| name)
+        (self.turned, self.given) = (false, true);
+        self.names.get(self.next - 1).map(|(name, _, place)| (name, place))
     }
 }

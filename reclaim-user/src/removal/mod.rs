@@ -3,7 +3,8 @@
 //! One pass over one root:
 //!
 //! 1. leftovers of earlier passes are judged first ([`leftover`]);
-//! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]);
+//! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]),
+//!    where there are many, after a thread has looked at them ahead ([`ahead`]) and locked them ([`leases`]);
 //! 3. what passed is *condemned*: moved into `.reclaim/BATCH/` under its own name, so that no path leads to it ([`condemn`]);
 //! 4. every mount call that could have resolved its path in time is waited for, and fresh evidence is taken ([`confirm`]);
 //! 5. what is pinned gets its name back, the rest is removed by descriptor ([`remove`], [`tree`]), beside the listing
@@ -12,6 +13,7 @@
 //! Invariants: nothing is done by path but opening the root; only [`confirm`] makes the token that [`remove`] takes;
 //! a crash at any step leaves condemned entries that the next pass restores or removes; every entry is in one count.
 
+mod ahead;
 mod condemn;
 mod confirm;
 mod crash;
@@ -19,6 +21,7 @@ mod cursors;
 mod error;
 mod examine;
 mod finish;
+mod leases;
 mod leftover;
 mod list;
 mod lock;

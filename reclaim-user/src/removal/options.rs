@@ -17,6 +17,9 @@ pub struct PassOptions {
     pub dry_run: bool,
     /// Tell of every entry. Otherwise only faults are told, and not all of them when there are many.
     pub per_entry: bool,
+    /// Most locks on entries that are held from condemning to removing; fewer where the process may not have as many
+    /// descriptors. Other entries are locked for condemning, and once more for removing.
+    pub held_leases: usize,
     /// Longest wait for mount calls in flight.
     pub settle_limit: Duration,
     /// Once true, the step in hand is finished and the pass ends.
@@ -29,6 +32,7 @@ impl Default for PassOptions {
             budget: Duration::from_secs(10),
             dry_run: false,
             per_entry: false,
+            held_leases: usize::MAX,
             settle_limit: Duration::from_secs(5),
             stop: None,
         }

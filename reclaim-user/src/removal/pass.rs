@@ -1,11 +1,12 @@
 //! One pass over one root: what its steps share, and the end that every condemned entry comes to.
 
-use super::condemn::{Batch, Condemned, Group};
+use super::condemn::{Batch, Condemned, Group, key_into};
 use super::confirm::{Denied, Proof, prove};
 use super::crash;
 use super::error::RemovalError;
 use super::examine::Examiner;
 use super::finish::{Ended, Hand, Proven, Tools, end};
+use super::leases::Leases;
 use super::lock::Store;
 use super::options::{EntryEvent, PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
@@ -90,6 +91,7 @@ pub fn pass<E: EvidenceSource>(
         truncated: false,
         verified: false,
         store: None,
+        leases: Leases::up_to(options.held_leases),
         root_lock: None,
         hand: None,
     };
@@ -124,6 +126,7 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     /// The root was seen to lie where evidence looks, in this pass.
     pub(super) verified: bool,
     pub(super) store: Option<Store>,
+    pub(super) leases: Leases,
     /// Held instead of the store's lock while there is no room for a store.
     pub(super) root_lock: Option<Flock<OwnedFd>>,
     /// The group that is being removed while the listing goes on.
@@ -295,8 +298,11 @@ impl<E: EvidenceSource> Pass<'_, E> {
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
         claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
-        let proof =
-            |condemned: &Condemned| prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins);
+        let mut key = Vec::new();
+        let proof = |condemned: &Condemned| {
+            key_into(&mut key, &batches[condemned.batch], condemned);
+            prove(rules, *index, &view, &key, condemned, with_pins)
+        };
         Ok(entries.iter().map(proof).collect())
     }
 

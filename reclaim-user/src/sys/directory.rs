@@ -1,5 +1,8 @@
 //! Directories by descriptor: one checked name at a time, no links followed, no mount crossed.
-#![expect(unsafe_code, reason = "getdents64 is the only call that gives a place to go on from, and it has no wrapper")]
+#![expect(
+    unsafe_code,
+    reason = "getdents64, which gives a place to go on from, has no wrapper, and that of flock unlocks before it closes"
+)]
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
@@ -77,6 +80,22 @@ fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 /// The file comes back with the error: `EWOULDBLOCK` when somebody holds it.
 pub fn lock(file: OwnedFd) -> Result<Flock<OwnedFd>, (OwnedFd, Errno)> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock)
+}
+
+/// An open file with the BSD lock on it, for as long as this lives: closing it lets go of the lock, in one call.
+///
+/// Invariant: the descriptor is closed on exec and never duplicated, so nobody else keeps the lock.
+#[derive(Debug)]
+pub struct Leased(#[expect(dead_code, reason = "it only has to stay open")] OwnedFd);
+
+/// Takes the BSD lock on an open file alone, without waiting.
+///
+/// # Errors
+/// `EWOULDBLOCK` when somebody holds it.
+pub fn lease(file: OwnedFd) -> Result<Leased, Errno> {
+    // SAFETY: takes no pointer, and the descriptor is open.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    Errno::result(result).map(|_| Leased(file))
 }
 
 /// Makes the directory `name` for its owner alone.

@@ -29,8 +29,15 @@ const STEPS: &[Row] = &[
     ("Store::close", &[(LOCK, &["close"])]),
     ("leftovers", &[("reclaim-user/src/removal/leftover.rs", &["leftovers"])]),
     ("makeshift_leftover", &[(LIST, &["makeshift_leftover"])]),
-    ("examine", &[(LIST, &["decide", "look"]), ("reclaim-user/src/removal/examine.rs", &["examine"])]),
-    ("condemn", &[("reclaim-user/src/removal/condemn.rs", &["condemn", "begin_batch", "makeshift_batch"])]),
+    (
+        "examine",
+        &[
+            (LIST, &["decide", "judge", "look", "feed"]),
+            ("reclaim-user/src/removal/ahead.rs", &["work"]),
+            ("reclaim-user/src/removal/examine.rs", &["examine"]),
+        ],
+    ),
+    ("condemn", &[("reclaim-user/src/removal/condemn.rs", &["condemn", "moved", "begin_batch", "makeshift_batch"])]),
     ("conclude", &[(PASS, &["conclude", "wait"]), (ENGINE, &["settle"]), (CLOCK, &["wait", "generations_to_watch"])]),
     ("is_empty", &[(CLOCK, &["is_empty"])]),
     ("look_again", &[("reclaim-user/src/evidence/stragglers.rs", &["look", "look_again"])]),

@@ -31,6 +31,7 @@ use crate::model::live::{self, LiveSet};
 use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tracing::{debug, info};
 
@@ -141,6 +142,13 @@ impl Engine {
     /// When the producer asked for does not work here, or no mount table can be read at all.
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
         let EngineOptions { evidence, watch, span } = options;
+        // Beside the probes: each of the two reads the kernel's type information and has the verifier look at programs.
+        let loading = match evidence {
+            EvidenceChoice::Scan | EvidenceChoice::Live => None,
+            EvidenceChoice::Auto | EvidenceChoice::Walk => {
+                Builder::new().name("loader".into()).spawn(Walker::load).ok()
+            }
+        };
         let (probes, probes_missing) = match (evidence, span) {
             (EvidenceChoice::Scan, _) => (None, Some("not asked for: --evidence scan".to_owned())),
             (EvidenceChoice::Auto | EvidenceChoice::Walk, Span::Question) => {
@@ -160,7 +168,7 @@ impl Engine {
         };
         let (walker, walk_missing) = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => (None, Some("not asked for".to_owned())),
-            EvidenceChoice::Auto | EvidenceChoice::Walk => match Walker::load() {
+            EvidenceChoice::Auto | EvidenceChoice::Walk => match loading.map_or_else(Walker::load, joined) {
                 Ok(walker) => (Some(walker), None),
                 Err(source) if evidence == EvidenceChoice::Walk => return Err(EngineError::NoWalk(source)),
                 Err(error) => {
@@ -344,6 +352,11 @@ fn attach(span: Span) -> Result<Probes, ProbeError> {
             Probes::attach(brief).or_else(|_| default())
         }
     }
+}
+
+/// What a thread came to. A panic on it goes on here.
+fn joined<T>(thread: JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn scanned(scanner: &mut Scanner, watch: &[Location]) -> Result<LiveSet, ScanError> {

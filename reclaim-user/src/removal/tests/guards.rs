@@ -1,6 +1,6 @@
 //! One test for each guard that stands in front of a removal: it is red when that guard alone is taken out.
 
-use super::support::{Evidence, Room, Sandbox, Sleeper, condemned, options, pattern, run, run_with};
+use super::support::{Evidence, Room, Sandbox, Sleeper, condemned, held, options, pattern, run, run_with};
 use crate::config::{KindRule, RemoveRule, RootConfig};
 use crate::evidence::references::Finder;
 use crate::evidence::source::Settled;
@@ -20,15 +20,21 @@ const REMOVED: (Verdict, Option<Reason>) = (Verdict::Removed, None);
 
 /// Two entries, `a` and `b`, of which something happens to `a` while both are condemned: `a` is restored, `b` goes.
 #[track_caller]
-fn while_condemned(
+fn while_condemned(room: &Room, rules: &RootConfig, evidence: Evidence, act: impl FnMut() + 'static, reason: Reason) {
+    while_condemned_with(room, rules, evidence, act, reason, usize::MAX);
+}
+
+#[track_caller]
+fn while_condemned_with(
     room: &Room,
     rules: &RootConfig,
     mut evidence: Evidence,
     act: impl FnMut() + 'static,
     reason: Reason,
+    held_leases: usize,
 ) {
     evidence.while_condemned = Some(Box::new(act));
-    let told = run(rules, &mut evidence);
+    let told = run_with(rules, &mut evidence, &held(held_leases), &mut RootState::default()).unwrap();
     assert_eq!(told.of("a"), RESTORED(reason), "{told:#?}");
     assert_eq!(told.of("b"), REMOVED, "{told:#?}");
     assert_eq!(room.names(), ["a"]);
@@ -149,7 +155,8 @@ fn a_lease_taken_while_condemned_restores() {
         let file = slot.take().unwrap();
         *kept.borrow_mut() = Some(Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap());
     };
-    while_condemned(&room, &room.rules(), Evidence::of(&room), act, Reason::Leased);
+    // Where its lock is not held on, since there are no descriptors for that.
+    while_condemned_with(&room, &room.rules(), Evidence::of(&room), act, Reason::Leased, 0);
     drop(keep);
 }
 
@@ -358,15 +365,17 @@ fn fewer_candidates_than_the_pile_are_all_kept() {
 fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once() {
     use crate::removal::condemn::{Group, NotCondemned, condemn};
     use crate::removal::examine::Examined;
+    use crate::removal::leases::Leases;
     let room = pair();
     fs::write(room.entry("a/work"), "work").unwrap();
     let root = File::open(room.root()).unwrap();
     let judged = crate::sys::file_status::status_at(&root, c"b").unwrap();
     let (identity, kind, owner) = (judged.identity, judged.status.kind, judged.status.owner);
-    let examined = Examined { identity, kind, owner, empty: true, lock: None };
+    let named = crate::model::verdict::by_name(&room.rules(), b"a", false).unwrap();
+    let examined = Examined { identity, kind, owner, empty: true, named, process_gone: false, lease: None };
     let mut group = Group::new();
-    let result = condemn(None, &root, &mut group, c"a", examined);
-    assert!(matches!(result, Err(NotCondemned::Swapped { restored: true })), "{result:?}");
+    let result = condemn(None, &root, &mut group, c"a".into(), examined, Leases::up_to(0));
+    assert!(matches!(result, Err((_, NotCondemned::Swapped { restored: true }))), "{result:?}");
     assert!(group.entries.is_empty());
     assert_eq!(fs::read(room.entry("a/work")).unwrap(), b"work");
 }

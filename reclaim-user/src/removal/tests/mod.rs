@@ -1,6 +1,7 @@
 //! The protocol on a real tmpfs in a private mount namespace. Each test names the guard that it watches.
 mod crashes;
 mod guards;
+mod leases;
 mod moments;
 mod protocol;
 mod roots;

@@ -6,9 +6,10 @@ use crate::evidence::source::EvidenceSource;
 use crate::model::plan::BATCH_ENTRIES;
 use crate::model::report::{Reason, Verdict};
 use crate::model::verdict;
-use crate::removal::condemn::{Batch, Condemned, Group, condemn};
+use crate::removal::condemn::{Batch, Condemned, Group, condemn, key};
 use crate::removal::confirm::{Confirmed, confirm, prove};
-use crate::removal::examine::{Examiner, Inside};
+use crate::removal::examine::{Examiner, Look};
+use crate::removal::leases::Leases;
 use crate::removal::place::Root;
 use crate::removal::remove::{Removal, remove};
 use crate::removal::{RemovalError, RootState};
@@ -40,8 +41,8 @@ impl Steps {
         let name = CString::new(name).unwrap();
         self.examiner.refresh();
         let named = verdict::by_name(&self.rules, name.to_bytes(), false).unwrap();
-        let examined = self.examiner.examine(&self.rules, named, &self.root.directory, &name, Inside::Look).unwrap();
-        condemn(None, &self.root.directory, &mut self.group, &name, examined).unwrap();
+        let examined = self.examiner.examine(&self.rules, named, &self.root.directory, &name, Look::First).unwrap();
+        condemn(None, &self.root.directory, &mut self.group, name, examined, Leases::up_to(0)).unwrap();
     }
 
     /// Which batch each entry is in.
@@ -56,7 +57,7 @@ impl Steps {
         let mut evidence = Evidence::of(&self.room);
         let view = evidence.confirm(0, &[]).unwrap();
         let batch: &Batch = &self.group.batches[condemned.batch];
-        let proof = prove(&self.rules, 0, &view, batch, &condemned, false);
+        let proof = prove(&self.rules, 0, &view, &key(batch, &condemned), &condemned, false);
         (confirm(&self.rules, &mut self.examiner, batch, condemned, proof).unwrap(), path)
     }
 
@@ -116,7 +117,7 @@ fn the_lock_on_an_entry_is_held_until_its_name_is_gone() {
         let name = c"a";
         steps.examiner.refresh();
         let named = verdict::by_name(&steps.rules, name.to_bytes(), false).unwrap();
-        let examined = steps.examiner.examine(&steps.rules, named, &steps.root.directory, name, Inside::Look).unwrap();
+        let examined = steps.examiner.examine(&steps.rules, named, &steps.root.directory, name, Look::First).unwrap();
         let (ready, begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
@@ -131,7 +132,7 @@ fn the_lock_on_an_entry_is_held_until_its_name_is_gone() {
                 path.exists()
             });
             begun.recv().unwrap();
-            condemn(None, &steps.root.directory, &mut steps.group, name, examined).unwrap();
+            condemn(None, &steps.root.directory, &mut steps.group, name.into(), examined, Leases::up_to(0)).unwrap();
             assert!(!waiter.join().unwrap(), "a leased entry was renamed");
         });
     }

@@ -1,6 +1,6 @@
 //! The course of a pass: leftovers, budget and cursor, what stays behind, and what never changes.
 
-use super::support::{Evidence, Room, Sandbox, condemned, names, options, pattern, run, run_with};
+use super::support::{Evidence, Room, Sandbox, condemned, held, names, options, pattern, run, run_with};
 use crate::config::{KindRule, RemoveRule, RootConfig};
 use crate::model::report::{Reason, Verdict};
 use crate::removal::{PassOptions, RootState};
@@ -49,7 +49,7 @@ fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
         room.stale(format!("entry-{index}"));
     }
     let (store, outside) = (room.entry(".reclaim"), room.path("outside"));
-    let (keep, held) = std::sync::mpsc::channel();
+    let (keep, kept) = std::sync::mpsc::channel();
     let mut evidence = Evidence::of(&room);
     evidence.while_condemned = Some(Box::new(move || {
         // A slow machine may condemn them in several groups.
@@ -62,9 +62,10 @@ fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
         let sandbox = Sandbox::bind(&batch.join(&bound), &outside);
         keep.send(([filled, leased, bound], lease, sandbox)).unwrap();
     }));
-    let told = run(&room.rules(), &mut evidence);
+    // A lock that is held on is tested elsewhere: nobody else gets it.
+    let told = run_with(&room.rules(), &mut evidence, &held(0), &mut RootState::default()).unwrap();
     assert_eq!((told.summary.removed, told.summary.restored), (2_997, 3), "{:?}", told.summary);
-    let (mut touched, lease, sandbox) = held.recv().unwrap();
+    let (mut touched, lease, sandbox) = kept.recv().unwrap();
     for (name, reason) in touched.iter().zip([Reason::NotEmpty, Reason::Leased, Reason::Pinned]) {
         assert_eq!(told.of(name), (Verdict::Restored, Some(reason)));
     }
@@ -208,6 +209,25 @@ fn a_cursor_at_the_end_begins_at_the_start() {
     let rules = RootConfig { pattern: pattern("never"), ..room.rules() };
     let told = run_with(&rules, &mut Evidence::of(&room), &options(), &mut state).unwrap();
     assert_eq!(told.summary.listed, 100, "a pass that was cut short behind the last name leaves such a cursor");
+}
+
+#[test]
+fn a_pass_that_is_cut_short_at_the_last_name_goes_on_from_the_first() {
+    let room = Room::new();
+    for index in 0..300 {
+        room.stale(format!("entry-{index}"));
+    }
+    let mut listing = crate::sys::directory::Names::default();
+    let opened = File::open(room.root()).unwrap();
+    while crate::sys::directory::Reader::default().read(&opened, &mut listing).unwrap() {}
+    let mut state = RootState::default();
+    state.cursor.place = listing.get(289).unwrap().2;
+    let rules = RootConfig { pattern: pattern("never"), ..room.rules() };
+    let none = PassOptions { budget: Duration::ZERO, ..options() };
+    let told = run_with(&rules, &mut Evidence::of(&room), &none, &mut state).unwrap();
+    assert_eq!((told.summary.listed, told.summary.truncated, state.cursor.place), (10, true, 0));
+    let told = run_with(&rules, &mut Evidence::of(&room), &none, &mut state).unwrap();
+    assert!(told.summary.listed > 0, "{:?}", told.summary);
 }
 
 #[test]

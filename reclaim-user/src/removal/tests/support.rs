@@ -385,6 +385,11 @@ pub(super) fn options() -> PassOptions {
     PassOptions { per_entry: true, budget: Duration::from_secs(60), ..PassOptions::default() }
 }
 
+/// With as many locks held at a time.
+pub(super) fn held(held_leases: usize) -> PassOptions {
+    PassOptions { held_leases, ..options() }
+}
+
 pub(super) fn run_with(
     rules: &RootConfig,
     evidence: &mut Evidence,

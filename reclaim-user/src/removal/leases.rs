@@ -1,0 +1,70 @@
+//! Locks on condemned entries, held until those come to their ends, as far as there are descriptors for that.
+//!
+//! Who holds the lock of an entry is not asked for it again before the entry is removed: three calls less. What goes
+//! without is locked for condemning and once more for removing, and is as safe.
+
+use crate::model::plan::GROUP_ENTRIES;
+use crate::sys::directory::Leased;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Descriptors that are left to all else that the process does.
+const LEFT_FREE: u64 = 2_048;
+
+/// Fewer entries than this do not pay for a wait and a confirmation, held or not.
+const GROUP_LEAST: usize = 8_192;
+
+/// Locks that the process holds. One group is filled while another one is removed.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// The lock on a condemned entry.
+#[derive(Debug)]
+pub(super) struct Held(#[expect(dead_code, reason = "it only has to live on")] Leased);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many locks may be held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leases {
+    most: usize,
+}
+
+impl Leases {
+    /// As many as the process may have, and no more than `most`.
+    pub(super) fn up_to(most: usize) -> Self {
+        static ROOM: OnceLock<usize> = OnceLock::new();
+        Self { most: most.min(*ROOM.get_or_init(room)) }
+    }
+
+    /// Goes on holding a lock where there is room for it, and lets go of it otherwise.
+    pub(super) fn hold(self, lease: Leased) -> Option<Held> {
+        // Only the thread that lists adds any, so there are never more than it saw here.
+        if HELD.load(Ordering::Relaxed) >= self.most {
+            return None;
+        }
+        HELD.fetch_add(1, Ordering::Relaxed);
+        Some(Held(lease))
+    }
+
+    /// Entries that fill a group. Locks are let go at about the pace that others are taken at, so there is room for those
+    /// of one group and a little.
+    pub(super) fn group_entries(self) -> usize {
+        (self.most / 8 * 7).clamp(GROUP_LEAST, GROUP_ENTRIES)
+    }
+}
+
+/// Descriptors that there is room for, once the process may have as many as it can allow itself.
+fn room() -> usize {
+    let wanted = LEFT_FREE + 2 * GROUP_ENTRIES as u64;
+    let Ok((mut soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    let within = wanted.min(hard);
+    if soft < within && setrlimit(Resource::RLIMIT_NOFILE, within, hard).is_ok() {
+        soft = within;
+    }
+    usize::try_from(soft.min(wanted).saturating_sub(LEFT_FREE)).unwrap_or_default()
+}
