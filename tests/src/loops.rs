@@ -111,7 +111,7 @@ pub(crate) fn launcher_loop(root: &Path, target: &Path, prefix: &str) -> Result<
             }
         }
         let alive = still_alive(target);
-        unmount_after_use(target)?;
+        umount2(target, MntFlags::empty()).or_say("umount")?;
         counts.round(alive);
     }
     tell(&counts)
@@ -152,7 +152,7 @@ pub(crate) fn descriptor_loop(root: &Path, target: &Path, prefix: &str) -> Resul
         let alive = match bound {
             Ok(()) => {
                 let alive = still_alive(target);
-                unmount_after_use(target)?;
+                umount2(target, MntFlags::empty()).or_say("umount")?;
                 alive
             }
             Err(error) => Err(format!("an open entry was deleted: bind: {error}")),
@@ -160,18 +160,6 @@ pub(crate) fn descriptor_loop(root: &Path, target: &Path, prefix: &str) -> Resul
         counts.round(alive);
     }
     tell(&counts)
-}
-
-/// Unmounts what files were opened on a moment ago. A look at open files, reclaim's like lsof's, takes each by a reference
-/// for an instant; a file that its owner closes just then keeps the mount busy until the look is over.
-fn unmount_after_use(target: &Path) -> Result<(), String> {
-    for _ in 0..200 {
-        match umount2(target, MntFlags::empty()) {
-            Err(Errno::EBUSY) => thread::sleep(Duration::from_millis(1)),
-            result => return result.or_say("umount"),
-        }
-    }
-    Err("umount: busy for longer than any look takes".to_owned())
 }
 
 /// Makes a file twice with a pause, so that the sweep has time to come to a wrong decision.

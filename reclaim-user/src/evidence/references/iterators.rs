@@ -1,4 +1,4 @@
-//! References by the kernel's own iterators over tasks and their open files.
+//! References by the kernel's own iterator over threads, whose open files a program goes through by itself.
 
 use super::{Found, add, known_answer, layout};
 use crate::evidence::btf::{self, LayoutError};
@@ -14,11 +14,10 @@ use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions, 
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use reclaim_ebpf::reference_abi::{
     REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_EXECUTABLE, REFERENCE_FILE,
-    REFERENCE_FILE_PROGRAM, REFERENCE_LAYOUT_GLOBAL, REFERENCE_ROOT, REFERENCE_STATE_MAP, REFERENCE_TASK_PROGRAM,
-    REFERENCE_WORKING_DIRECTORY, ReferenceRecord, ReferenceState,
+    REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP, REFERENCE_RECORDS, REFERENCE_ROOT, REFERENCE_STATE_MAP,
+    REFERENCE_TASK_PROGRAM, REFERENCE_WORKING_DIRECTORY, ReferenceRecord, ReferenceState,
 };
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,16 +25,23 @@ use std::time::Duration;
 
 /// Looks that are tried before tasks are said to change too fast.
 const TRIES: u32 = 32;
+/// Room for references that one look makes at most: some 70 MiB, for more than any host has of condemned entries.
+const RECORDS_MOST: u32 = 1 << 18;
 const RECORD: usize = size_of::<ReferenceRecord>();
 
-/// Why the iterators tell nothing.
+const STATE_WORDS: usize = size_of::<ReferenceState>() / size_of::<u32>();
+
+/// Why the iterator tells nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ReferenceError {
     /// The structures of this kernel cannot be looked into.
     #[error("the kernel's tasks cannot be looked into without its type information")]
     Layout(#[from] LayoutError),
-    /// The iterators cannot be found in the type information.
-    #[error("the kernel has no iterator over tasks and files; it takes Linux 5.8")]
+    /// The type information has no iterator over tasks.
+    #[error("the kernel has no iterator over tasks; it takes Linux 5.8 with CONFIG_BPF_SYSCALL and BTF")]
+    NoIterator,
+    /// The number of the iterator's type cannot be handed on.
+    #[error("the type of the iterator over tasks cannot be told")]
     Types(#[from] BtfError),
     /// The programs cannot be loaded.
     #[error("the iterators cannot be loaded; they take CAP_BPF, CAP_PERFMON, Linux 5.17 and a mild lockdown")]
@@ -106,6 +112,9 @@ pub enum ReferenceError {
         #[source]
         source: io::Error,
     },
+    /// More than there is room for.
+    #[error("more than {RECORDS_MOST} references were met")]
+    TooMany,
     /// Tasks changed under every try.
     #[error("tasks changed under {TRIES} looks in a row")]
     Restless,
@@ -115,6 +124,19 @@ pub enum ReferenceError {
         /// What is wrong.
         what: &'static str,
     },
+}
+
+impl ReferenceError {
+    /// Whether the kernel has not what it takes. A refusal may have other causes.
+    pub(super) fn is_absence(&self) -> bool {
+        match self {
+            Self::NoIterator | Self::Layout(LayoutError::MissingStruct { .. } | LayoutError::MissingMember { .. }) => {
+                true
+            }
+            Self::Layout(LayoutError::Read { source, .. }) => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        }
+    }
 }
 
 /// One reference as the kernel sees it.
@@ -132,7 +154,9 @@ pub(super) struct Record {
 pub struct Iterators {
     programs: Ebpf,
     bases: HashMap<MapData, u64, u32>,
-    state: Array<MapData, [u32; 8]>,
+    state: Array<MapData, [u32; STATE_WORDS]>,
+    output: Array<MapData, [u8; RECORD]>,
+    room: u32,
 }
 
 impl fmt::Debug for Iterators {
@@ -147,21 +171,28 @@ impl Iterators {
     /// # Errors
     /// When they cannot be used, with why.
     pub fn load() -> Result<Self, ReferenceError> {
-        let bytes = btf::vmlinux()?;
-        let words = layout::words(&layout::layout(&bytes)?);
-        let types = Btf::parse(&bytes, aya::Endianness::default())?;
+        Self::with(REFERENCE_RECORDS)
+    }
+
+    pub(super) fn with(room: u32) -> Result<Self, ReferenceError> {
+        let (layout, types) = layout::layout(&btf::vmlinux()?)?;
+        let words = layout::words(&layout);
+        let types = Btf::parse(&types.ok_or(ReferenceError::NoIterator)?, aya::Endianness::default())?;
         let mut loader = EbpfLoader::new();
-        loader.btf(None).override_global(REFERENCE_LAYOUT_GLOBAL, &words[..], true);
+        loader.btf(None).map_max_entries(REFERENCE_OUTPUT_MAP, room).override_global(
+            REFERENCE_LAYOUT_GLOBAL,
+            &words[..],
+            true,
+        );
         let mut programs = loader.load(OBJECT).map_err(|error| ReferenceError::Load(Box::new(error)))?;
-        for (name, kind) in [(REFERENCE_FILE_PROGRAM, "task_file"), (REFERENCE_TASK_PROGRAM, "task")] {
-            iterator(&mut programs, name)?.load(kind, &types).map_err(refused(name))?;
-        }
+        iterator(&mut programs)?.load("task", &types).map_err(refused(REFERENCE_TASK_PROGRAM))?;
         tracepoint(&mut programs)?.load().map_err(refused(REFERENCE_BASE_PROGRAM))?;
         let mut map = |name| programs.take_map(name).ok_or(ReferenceError::Object { name });
-        let (bases, state) = (map(REFERENCE_BASES_MAP)?, map(REFERENCE_STATE_MAP)?);
+        let (bases, state, output) = (map(REFERENCE_BASES_MAP)?, map(REFERENCE_STATE_MAP)?, map(REFERENCE_OUTPUT_MAP)?);
         let bases = HashMap::try_from(bases).map_err(unusable(REFERENCE_BASES_MAP))?;
         let state = Array::try_from(state).map_err(unusable(REFERENCE_STATE_MAP))?;
-        let mut iterators = Self { programs, bases, state };
+        let output = Array::try_from(output).map_err(unusable(REFERENCE_OUTPUT_MAP))?;
+        let mut iterators = Self { programs, bases, state, output, room };
         known_answer::check(&mut iterators)?;
         Ok(iterators)
     }
@@ -194,21 +225,28 @@ impl Iterators {
         }
         for attempt in 0..TRIES {
             self.look_for(directories, skip_own)?;
-            let mut records = self.run(REFERENCE_TASK_PROGRAM)?;
-            records.extend(self.run(REFERENCE_FILE_PROGRAM)?);
+            self.run()?;
             let state = self.state()?;
+            if state.unwritten != 0 {
+                if self.room >= RECORDS_MOST {
+                    return Err(ReferenceError::TooMany);
+                }
+                *self = Self::with(self.room.saturating_mul(8).min(RECORDS_MOST))?;
+                continue;
+            }
             if state.broken != 0 {
                 std::thread::sleep(Duration::from_micros(50 << attempt.min(6)));
                 continue;
             }
             let unmet = |what: &str| ReferenceError::Unmet { what: what.to_owned() };
-            if state.files_ended == 0 || state.tasks_ended == 0 {
+            if state.ended != 1 {
                 return Err(unmet("the end of all tasks"));
             }
             if skip_own && (state.own_tasks == 0 || (state.own_files as usize) < directories.len()) {
                 return Err(unmet("descriptors of reclaim's own that are open"));
             }
-            return Ok(records);
+            let written = |index| record(&self.output.get(&index, 0).map_err(unusable(REFERENCE_OUTPUT_MAP))?);
+            return (0..state.records).map(written).collect();
         }
         Err(ReferenceError::Restless)
     }
@@ -219,7 +257,7 @@ impl Iterators {
             self.bases.remove(&address).map_err(unusable(REFERENCE_BASES_MAP))?;
         }
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
-        self.state.set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+        self.state.set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
             options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
@@ -234,42 +272,28 @@ impl Iterators {
     }
 
     fn state(&self) -> Result<ReferenceState, ReferenceError> {
-        let [own, bases, unfound, own_tasks, own_files, broken, files_ended, tasks_ended] =
+        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten] =
             self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
-        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, files_ended, tasks_ended })
+        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten })
     }
 
-    fn run(&mut self, name: &'static str) -> Result<Vec<Record>, ReferenceError> {
-        let program = iterator(&mut self.programs, name)?;
+    /// Lets the iterator go over all threads.
+    fn run(&mut self) -> Result<(), ReferenceError> {
+        let name = REFERENCE_TASK_PROGRAM;
+        let program = iterator(&mut self.programs)?;
         let link = program.attach().map_err(refused(name))?;
         let link = program.take_link(link).map_err(refused(name))?;
-        let file = link.into_file().map_err(|source| ReferenceError::Link { name, source: Box::new(source) })?;
-        read(file).map_err(|source| ReferenceError::Read { name, source })?
-    }
-}
-
-/// Reads an iterator to its end.
-fn read(mut file: File) -> io::Result<Result<Vec<Record>, ReferenceError>> {
-    let (mut records, mut buffer, mut filled) = (Vec::new(), vec![0; 64 * RECORD], 0);
-    loop {
-        match file.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            // A million objects in a row of which none was written: the kernel wants to be asked again.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
-            Err(error) => return Err(error),
-        }
-        let whole = filled / RECORD * RECORD;
-        for bytes in buffer[..whole].chunks_exact(RECORD) {
-            match record(bytes) {
-                Ok(record) => records.push(record),
-                Err(error) => return Ok(Err(error)),
+        let mut file = link.into_file().map_err(|source| ReferenceError::Link { name, source: Box::new(source) })?;
+        loop {
+            match file.read(&mut [0; 8]) {
+                Ok(0) => return Ok(()),
+                Ok(_) => return Err(ReferenceError::Output { what: "text where there is none" }),
+                // A million threads in a row: the kernel wants to be asked again.
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(source) => return Err(ReferenceError::Read { name, source }),
             }
         }
-        buffer.copy_within(whole..filled, 0);
-        filled -= whole;
     }
-    Ok(if filled == 0 { Ok(records) } else { Err(ReferenceError::Output { what: "half a record" }) })
 }
 
 fn record(bytes: &[u8]) -> Result<Record, ReferenceError> {
@@ -295,7 +319,8 @@ fn record(bytes: &[u8]) -> Result<Record, ReferenceError> {
     })
 }
 
-fn iterator<'a>(programs: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Iter, ReferenceError> {
+fn iterator(programs: &mut Ebpf) -> Result<&mut Iter, ReferenceError> {
+    let name = REFERENCE_TASK_PROGRAM;
     programs.program_mut(name).ok_or(ReferenceError::Object { name })?.try_into().map_err(refused(name))
 }
 

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -235,15 +236,50 @@ fn host_an_own_thread_counts_where_the_own_process_is_not_left_out() {
     });
 }
 
-/// More output than the kernel's buffer of eight pages holds.
+/// More than there is room for at first, so that more has to be made.
 #[test]
 fn host_a_long_answer_is_whole() {
     in_scene(|scene| {
-        let helper = Helper::new(scene, "d = [os.open(os.environ['STORE'] + '/a', os.O_PATH) for _ in range(900)]");
+        let script = "d = [os.open(os.environ['STORE'] + '/' + 'ab'[i % 2], os.O_PATH) for i in range(900)]";
+        let helper = Helper::new(scene, script);
         let directory = path_only(&scene.place.path().join(STORE));
-        let mut iterators = Iterators::load().unwrap();
+        let mut iterators = Iterators::with(16).unwrap();
         let records = iterators.records(&[directory.as_fd()], true).unwrap();
         assert_eq!(records.iter().filter(|record| record.process == helper.id()).count(), 900);
+    });
+}
+
+/// Nothing that is looked at is taken, so that what was closed a moment ago can be unmounted.
+#[test]
+fn host_a_look_makes_no_mount_of_others_busy() {
+    in_scene(|scene| {
+        let mut iterators = Iterators::load().unwrap();
+        let directory = path_only(&scene.place.path().join(STORE));
+        let target = scene.place.path().join("target");
+        fs::create_dir(&target).unwrap();
+        let (done, looks) = (AtomicBool::new(false), AtomicU32::new(0));
+        let busy = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    iterators.records(&[directory.as_fd()], false).unwrap();
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let busy = (0..20_000)
+                .filter(|_| {
+                    mount(Some(&scene.entry("a")), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+                    drop(fs::File::create(target.join("file")).unwrap());
+                    umount2(&target, MntFlags::empty())
+                        .inspect_err(|_| umount2(&target, MntFlags::MNT_DETACH).unwrap())
+                        .is_err()
+                })
+                .count();
+            done.store(true, Ordering::Relaxed);
+            busy
+        });
+        let looks = looks.into_inner();
+        assert!(looks > 20, "{looks} looks met hardly a mount");
+        assert_eq!(busy, 0, "mounts were busy for one of {looks} looks");
     });
 }
 
