@@ -6,7 +6,6 @@
 //! makes it void, and whoever asked looks again.
 
 use core::ffi::c_void;
-use core::ptr;
 
 use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_get_current_task, generated},
@@ -16,7 +15,7 @@ use aya_ebpf::{
 };
 use reclaim_ebpf::reference_abi::{
     REFERENCE_BASE_SLOTS, REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_LAYOUT_WORDS, REFERENCE_RECORDS,
-    REFERENCE_ROOT, REFERENCE_STEPS, REFERENCE_SUPER_BLOCK, REFERENCE_WORKING_DIRECTORY, ReferenceLayout,
+    REFERENCE_ROOT, REFERENCE_STEPS, REFERENCE_SUPER_BLOCK, REFERENCE_WORKING_DIRECTORY,
     ReferenceRecord, ReferenceState,
 };
 use reclaim_ebpf::walk_abi::{WALK_DEPTH, WALK_NAME};
@@ -25,7 +24,7 @@ use crate::kernel::{read, unknown_zero};
 
 /// Filled in by the loader; the value here only keeps it in .rodata.
 #[unsafe(no_mangle)]
-static REFERENCE_LAYOUT: [u32; REFERENCE_LAYOUT_WORDS] = [0; REFERENCE_LAYOUT_WORDS];
+pub(crate) static REFERENCE_LAYOUT: [u32; REFERENCE_LAYOUT_WORDS] = [0; REFERENCE_LAYOUT_WORDS];
 
 #[map]
 static REFERENCE_BASES: HashMap<u64, u32> = HashMap::with_max_entries(REFERENCE_BASE_SLOTS, 0);
@@ -40,12 +39,15 @@ macro_rules! offset {
     ($member:ident) => {
         // SAFETY: a word of the static, which has as many words as the structure.
         unsafe {
-            ptr::read_volatile(
-                (&raw const REFERENCE_LAYOUT).cast::<u32>().add(core::mem::offset_of!(ReferenceLayout, $member) / 4),
+            core::ptr::read_volatile(
+                (&raw const $crate::reference::REFERENCE_LAYOUT)
+                    .cast::<u32>()
+                    .add(core::mem::offset_of!(reclaim_ebpf::reference_abi::ReferenceLayout, $member) / 4),
             )
         } as usize
     };
 }
+pub(crate) use offset;
 
 /// Bits in a word of `fdtable.open_fds`.
 const BITS: u32 = usize::BITS;
@@ -290,10 +292,28 @@ fn report(task: usize, dentry: usize, kind: u32) -> Option<()> {
     if inode == 0 || read::<u32>(inode + offset!(inode_links))? == 0 {
         return Some(());
     }
-    let name: usize = read(climb.dentry + offset!(dentry_name))?;
-    let (entry, exact) = (read(inode + offset!(inode_number))?, u32::from(climb.levels == 0));
+    write(&Found { base: climb.base, kind, process, exact: u32::from(climb.levels == 0), dentry: climb.dentry, inode })
+}
+
+/// What a record is about.
+pub(crate) struct Found {
+    pub(crate) base: u32,
+    pub(crate) kind: u32,
+    pub(crate) process: u32,
+    pub(crate) exact: u32,
+    pub(crate) dentry: usize,
+    pub(crate) inode: usize,
+}
+
+/// Writes a record. None when something cannot be read.
+#[inline(always)]
+pub(crate) fn write(found: &Found) -> Option<()> {
+    let Found { base, kind, process, exact, dentry, inode } = *found;
+    let state = state()?;
+    let name: usize = read(dentry + offset!(dentry_name))?;
+    let entry = read(inode + offset!(inode_number))?;
     if let Some(last) = REFERENCE_OUTPUT.get(state.records.wrapping_sub(1))
-        && (last.base, last.kind, last.process, last.exact) == (climb.base, kind, process, exact)
+        && (last.base, last.kind, last.process, last.exact) == (base, kind, process, exact)
         && last.entry == entry
     {
         return Some(());
@@ -304,7 +324,7 @@ fn report(task: usize, dentry: usize, kind: u32) -> Option<()> {
     };
     // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
     let record = unsafe { &mut *record };
-    record.base = climb.base;
+    record.base = base;
     record.kind = kind;
     record.process = process;
     record.exact = exact;
@@ -353,14 +373,14 @@ fn base(address: usize) -> Option<u32> {
 }
 
 #[inline(always)]
-fn state() -> Option<&'static mut ReferenceState> {
+pub(crate) fn state() -> Option<&'static mut ReferenceState> {
     // SAFETY: the value of a map that lives as long as the program; one reader drives an iterator.
     REFERENCE_STATE.get_ptr_mut(0).map(|state| unsafe { &mut *state })
 }
 
 /// The dentry of the file behind a descriptor of the calling task.
 #[inline(always)]
-fn dentry_of(descriptor: u64) -> Option<usize> {
+pub(crate) fn dentry_of(descriptor: u64) -> Option<usize> {
     // SAFETY: takes no pointer; the call cannot fail.
     let task = unsafe { bpf_get_current_task() } as usize;
     let files: usize = read(task + offset!(task_files))?;

@@ -5,6 +5,9 @@ use crate::walk_abi::WALK_NAME;
 /// A raw tracepoint that is never attached, run on demand with two arguments: the descriptor of a directory in the table
 /// of the calling task, and the number that records call the directory by.
 pub const REFERENCE_BASE_PROGRAM: &str = "reference_base";
+/// A raw tracepoint that is never attached, run on demand with two arguments: as [`REFERENCE_BASE_PROGRAM`], and the
+/// references that a dentry has which nobody uses. Reads how many each child of the directory has.
+pub const REFERENCE_COUNT_PROGRAM: &str = "reference_count";
 /// Iterator over every thread, which writes nothing itself: what it finds is in [`REFERENCE_OUTPUT_MAP`].
 pub const REFERENCE_TASK_PROGRAM: &str = "reference_task";
 /// Read-only global of type [`ReferenceLayout`], set before load.
@@ -35,6 +38,10 @@ pub const REFERENCE_WORKING_DIRECTORY: u32 = 2;
 pub const REFERENCE_ROOT: u32 = 3;
 /// The program that a task runs.
 pub const REFERENCE_EXECUTABLE: u32 = 4;
+/// There are more references to it than one that nobody uses has. Without a process.
+pub const REFERENCE_COUNTED: u32 = 5;
+/// So are there, but something in it is known to the kernel, which counts as such. Without a process.
+pub const REFERENCE_FILLED: u32 = 6;
 
 /// How a look goes. Userspace sets all to zero but `own`; the programs count.
 #[repr(C)]
@@ -58,6 +65,8 @@ pub struct ReferenceState {
     pub records: u32,
     /// References that there was no room for: the look is void.
     pub unwritten: u32,
+    /// Children that the directories have, by [`REFERENCE_COUNT_PROGRAM`].
+    pub met: u32,
 }
 
 /// One reference to an entry, as the iterator writes it.
@@ -116,6 +125,14 @@ pub struct ReferenceLayout {
     pub dentry_inode: u32,
     /// `dentry.d_name` plus `qstr.name`.
     pub dentry_name: u32,
+    /// `dentry.d_lockref.count`.
+    pub dentry_count: u32,
+    /// `dentry.d_subdirs`, or `dentry.d_children` where the siblings are a chain.
+    pub dentry_children: u32,
+    /// `dentry.d_child`, or `dentry.d_sib` where the siblings are a chain.
+    pub dentry_sibling: u32,
+    /// 1 where the siblings are a ring through the parent, 0 where they are a chain that ends.
+    pub siblings_are_ring: u32,
     /// `inode.i_ino`.
     pub inode_number: u32,
     /// `inode.i_nlink`.
@@ -125,5 +142,5 @@ pub struct ReferenceLayout {
 /// Words in a [`ReferenceLayout`].
 pub const REFERENCE_LAYOUT_WORDS: usize = core::mem::size_of::<ReferenceLayout>() / 4;
 
-const _: () = assert!(core::mem::size_of::<ReferenceState>() == 36);
+const _: () = assert!(core::mem::size_of::<ReferenceState>() == 40);
 const _: () = assert!(core::mem::size_of::<ReferenceRecord>() == 24 + WALK_NAME);

@@ -381,13 +381,9 @@ impl EvidenceSource for Engine {
 
     fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {
         // Before mounts: whoever binds an entry and lets go of what it was bound by is seen by the one or the other.
-        let mut gaps = self.refer(condemned, References::NONE);
-        let producer = self.confirm_mounts(root, condemned)?;
-        if self.finder.is_quick() {
-            // Once more, for a descriptor that a call under way got by the old path.
-            let references = std::mem::take(&mut self.references);
-            gaps = self.refer(condemned, references);
-        }
+        let gaps = self.refer(condemned, References::NONE);
+        self.confirm_tables()?;
+        let (producer, gaps) = self.confirm_by_looks(root, condemned, gaps)?;
         let mut claim = match producer {
             Producer::Walk => self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities())).clone(),
             Producer::Live | Producer::Scan => self.live.coverage().clone(),

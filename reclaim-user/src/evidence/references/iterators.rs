@@ -13,8 +13,8 @@ use aya::programs::links::LinkError;
 use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use reclaim_ebpf::reference_abi::{
-    REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_EXECUTABLE, REFERENCE_FILE,
-    REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP, REFERENCE_RECORDS, REFERENCE_ROOT, REFERENCE_STATE_MAP,
+    REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_COUNT_PROGRAM, REFERENCE_COUNTED,
+    REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_FILLED, REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP, REFERENCE_RECORDS, REFERENCE_ROOT, REFERENCE_STATE_MAP,
     REFERENCE_TASK_PROGRAM, REFERENCE_WORKING_DIRECTORY, ReferenceRecord, ReferenceState,
 };
 use std::fmt;
@@ -103,8 +103,8 @@ pub enum ReferenceError {
         /// What they did not meet.
         what: String,
     },
-    /// The references that have to be found cannot be made.
-    #[error("{call} failed for the references that the iterators have to find")]
+    /// A call fails for the references that have to be found, or for the entries that are looked for.
+    #[error("{call} failed for what the iterators have to find")]
     Probe {
         /// The call.
         call: &'static str,
@@ -186,7 +186,9 @@ impl Iterators {
         );
         let mut programs = loader.load(OBJECT).map_err(|error| ReferenceError::Load(Box::new(error)))?;
         iterator(&mut programs)?.load("task", &types).map_err(refused(REFERENCE_TASK_PROGRAM))?;
-        tracepoint(&mut programs)?.load().map_err(refused(REFERENCE_BASE_PROGRAM))?;
+        for name in [REFERENCE_BASE_PROGRAM, REFERENCE_COUNT_PROGRAM] {
+            tracepoint(&mut programs, name)?.load().map_err(refused(name))?;
+        }
         let mut map = |name| programs.take_map(name).ok_or(ReferenceError::Object { name });
         let (bases, state, output) = (map(REFERENCE_BASES_MAP)?, map(REFERENCE_STATE_MAP)?, map(REFERENCE_OUTPUT_MAP)?);
         let bases = HashMap::try_from(bases).map_err(unusable(REFERENCE_BASES_MAP))?;
@@ -228,10 +230,7 @@ impl Iterators {
             self.run()?;
             let state = self.state()?;
             if state.unwritten != 0 {
-                if self.room >= RECORDS_MOST {
-                    return Err(ReferenceError::TooMany);
-                }
-                *self = Self::with(self.room.saturating_mul(8).min(RECORDS_MOST))?;
+                self.make_room()?;
                 continue;
             }
             if state.broken != 0 {
@@ -245,10 +244,50 @@ impl Iterators {
             if skip_own && (state.own_tasks == 0 || (state.own_files as usize) < directories.len()) {
                 return Err(unmet("descriptors of reclaim's own that are open"));
             }
-            let written = |index| record(&self.output.get(&index, 0).map_err(unusable(REFERENCE_OUTPUT_MAP))?);
-            return (0..state.records).map(written).collect();
+            return self.written(state.records);
         }
         Err(ReferenceError::Restless)
+    }
+
+    /// The children of a directory that have more references than `idle`, and how many children the kernel knows. They
+    /// are of kind [`ReferenceKind::Counted`], or [`ReferenceKind::Unsettled`] where something in the child may be why.
+    pub(super) fn count(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        idle: u32,
+    ) -> Result<(usize, Vec<Record>), ReferenceError> {
+        for attempt in 0..TRIES {
+            self.state.set(0, [0; STATE_WORDS], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+            let mut options = RawTracePointRunOptions::new();
+            options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
+            options.args[2] = idle.into();
+            let name = REFERENCE_COUNT_PROGRAM;
+            tracepoint(&mut self.programs, name)?.test_run(options).map_err(refused(name))?;
+            let state = self.state()?;
+            if state.unwritten != 0 {
+                self.make_room()?;
+            } else if state.broken != 0 {
+                std::thread::sleep(Duration::from_micros(50 << attempt.min(6)));
+            } else if state.ended == 0 {
+                return Err(ReferenceError::Unmet { what: "a directory by its descriptor".into() });
+            } else {
+                return Ok((state.met as usize, self.written(state.records)?));
+            }
+        }
+        Err(ReferenceError::Restless)
+    }
+
+    fn written(&self, records: u32) -> Result<Vec<Record>, ReferenceError> {
+        let written = |index| record(&self.output.get(&index, 0).map_err(unusable(REFERENCE_OUTPUT_MAP))?);
+        (0..records).map(written).collect()
+    }
+
+    fn make_room(&mut self) -> Result<(), ReferenceError> {
+        if self.room >= RECORDS_MOST {
+            return Err(ReferenceError::TooMany);
+        }
+        *self = Self::with(self.room.saturating_mul(8).min(RECORDS_MOST))?;
+        Ok(())
     }
 
     fn look_for(&mut self, directories: &[BorrowedFd<'_>], skip_own: bool) -> Result<(), ReferenceError> {
@@ -257,12 +296,12 @@ impl Iterators {
             self.bases.remove(&address).map_err(unusable(REFERENCE_BASES_MAP))?;
         }
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
-        self.state.set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+        self.state.set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
             options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
             options.args[1] = number;
-            tracepoint(&mut self.programs)?.test_run(options).map_err(refused(REFERENCE_BASE_PROGRAM))?;
+            tracepoint(&mut self.programs, REFERENCE_BASE_PROGRAM)?.test_run(options).map_err(refused(REFERENCE_BASE_PROGRAM))?;
         }
         let state = self.state()?;
         if state.unfound != 0 || state.bases as usize != directories.len() {
@@ -272,9 +311,9 @@ impl Iterators {
     }
 
     fn state(&self) -> Result<ReferenceState, ReferenceError> {
-        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten] =
+        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met] =
             self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
-        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten })
+        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met })
     }
 
     /// Lets the iterator go over all threads.
@@ -313,6 +352,8 @@ fn record(bytes: &[u8]) -> Result<Record, ReferenceError> {
             REFERENCE_WORKING_DIRECTORY => ReferenceKind::WorkingDirectory,
             REFERENCE_ROOT => ReferenceKind::Root,
             REFERENCE_EXECUTABLE => ReferenceKind::Executable,
+            REFERENCE_COUNTED => ReferenceKind::Counted,
+            REFERENCE_FILLED => ReferenceKind::Unsettled,
             _ => return Err(absurd("a kind that it does not have")),
         },
         place: if word(offset_of!(ReferenceRecord, exact))? == 1 { Place::Exact } else { Place::Below },
@@ -324,8 +365,7 @@ fn iterator(programs: &mut Ebpf) -> Result<&mut Iter, ReferenceError> {
     programs.program_mut(name).ok_or(ReferenceError::Object { name })?.try_into().map_err(refused(name))
 }
 
-fn tracepoint(programs: &mut Ebpf) -> Result<&mut RawTracePoint, ReferenceError> {
-    let name = REFERENCE_BASE_PROGRAM;
+fn tracepoint<'a>(programs: &'a mut Ebpf, name: &'static str) -> Result<&'a mut RawTracePoint, ReferenceError> {
     programs.program_mut(name).ok_or(ReferenceError::Object { name })?.try_into().map_err(refused(name))
 }
 

@@ -15,6 +15,14 @@ pub(super) fn layout(bytes: &[u8]) -> Result<(ReferenceLayout, Option<Vec<u8>>),
     const WANTED: [&str; 10] =
         ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "mm_struct", "dentry", "qstr", "inode"];
     let types = Types::index(bytes, &WANTED)?;
+    // A ring through the parent up to 6.7, a chain from then on. The member tells.
+    let (dentry_children, dentry_sibling, siblings_are_ring) = match types.offset("dentry", &["d_children"]) {
+        Ok(children) => (children, types.offset("dentry", &["d_sib"])?, 0),
+        Err(LayoutError::MissingMember { .. }) => {
+            (types.offset("dentry", &["d_subdirs"])?, types.offset("dentry", &["d_child"])?, 1)
+        }
+        Err(error) => return Err(error),
+    };
     let layout = ReferenceLayout {
         task_tgid: types.offset("task_struct", &["tgid"])?,
         task_leader: types.offset("task_struct", &["group_leader"])?,
@@ -33,6 +41,10 @@ pub(super) fn layout(bytes: &[u8]) -> Result<(ReferenceLayout, Option<Vec<u8>>),
         dentry_parent: types.offset("dentry", &["d_parent"])?,
         dentry_inode: types.offset("dentry", &["d_inode"])?,
         dentry_name: types.offset("dentry", &["d_name", "name"])?,
+        dentry_count: types.offset("dentry", &["d_lockref", "count"])?,
+        dentry_children,
+        dentry_sibling,
+        siblings_are_ring,
         inode_number: types.offset("inode", &["i_ino"])?,
         inode_links: types.offset("inode", &["i_nlink"])?,
     };
@@ -59,6 +71,10 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         dentry_parent,
         dentry_inode,
         dentry_name,
+        dentry_count,
+        dentry_children,
+        dentry_sibling,
+        siblings_are_ring,
         inode_number,
         inode_links,
     } = *layout;
@@ -80,6 +96,10 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         dentry_parent,
         dentry_inode,
         dentry_name,
+        dentry_count,
+        dentry_children,
+        dentry_sibling,
+        siblings_are_ring,
         inode_number,
         inode_links,
     ]

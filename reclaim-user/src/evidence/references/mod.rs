@@ -5,6 +5,7 @@
 //! that a look has passed in that very moment, and a call of open(2) that has resolved the old path
 //! and not yet given its descriptor.
 
+mod count;
 mod iterators;
 mod known_answer;
 mod layout;
@@ -77,6 +78,27 @@ impl Finder {
         procfs::look(condemned)
     }
 
+    /// Counts the references to each entry of the directories. Entries by what the pin set calls them: those that somebody
+    /// refers to, and those of which the count cannot tell.
+    ///
+    /// # Errors
+    /// When the entries cannot even be listed.
+    pub fn count(&mut self, condemned: &[CondemnedIn<'_>]) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>), ReferenceError> {
+        let (mut referred, mut unsettled) = (Vec::new(), Vec::new());
+        for directory in condemned {
+            let counted = match &mut self.means {
+                Means::Iterators(iterators) => count::count(iterators, directory).or_else(|error| {
+                    warn!("references to entries cannot be counted: {}", chain(&error));
+                    count::none(directory)
+                }),
+                Means::Unasked | Means::Procfs(_) => count::none(directory),
+            }?;
+            referred.extend(counted.referred.iter().map(|name| key(directory, name)));
+            unsettled.extend(counted.unsettled.iter().map(|name| key(directory, name)));
+        }
+        Ok((referred, unsettled))
+    }
+
     /// Whether the kernel tells of references itself; where it does not, /proc is read.
     pub fn answer(&mut self) -> Answer {
         self.choose();
@@ -113,11 +135,15 @@ fn chain(error: &dyn Error) -> String {
 
 /// Adds a reference to an entry by its name.
 fn add(references: &mut References, directory: &CondemnedIn<'_>, name: &[u8], reference: Reference) {
-    let key = match &*directory.path {
+    references.add(key(directory, name), reference);
+}
+
+/// What the pin set calls an entry.
+fn key(directory: &CondemnedIn<'_>, name: &[u8]) -> Vec<u8> {
+    match &*directory.path {
         [] => name.to_vec(),
         path => [path, name].join(&b'/'),
-    };
-    references.add(key, reference);
+    }
 }
 
 #[cfg(test)]

@@ -184,6 +184,11 @@ fn host_a_descriptor_in_flight_is_not_seen_and_one_that_arrived_is() {
     let send = "a, b = socket.socketpair(socket.AF_UNIX)\nd = os.open(os.environ['STORE'] + '/a', os.O_PATH)\n\
                 a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [d]))])\nos.close(d)\n";
     expect(send, &[]);
+    in_scene(|scene| {
+        let helper = Helper::new(scene, send);
+        assert_eq!(counted(scene, &mut Iterators::load().unwrap()).1, ["a"], "the count sees it");
+        drop(helper);
+    });
     expect(&format!("{send}b.recvmsg(1, 100)"), &[("a", Descriptor, Exact)]);
 }
 
@@ -246,6 +251,47 @@ fn host_a_long_answer_is_whole() {
         let mut iterators = Iterators::with(16).unwrap();
         let records = iterators.records(&[directory.as_fd()], true).unwrap();
         assert_eq!(records.iter().filter(|record| record.process == helper.id()).count(), 900);
+    });
+}
+
+/// What the count says of the entries: in doubt, and referred to.
+fn counted(scene: &Scene, iterators: &mut Iterators) -> (Vec<String>, Vec<String>) {
+    let directory = path_only(&scene.place.path().join(STORE));
+    let count::Counted { referred, unsettled } =
+        count::count(iterators, &CondemnedIn { directory: directory.as_fd(), path: STORE.into() }).unwrap();
+    let text = |names: Vec<Vec<u8>>| {
+        let mut names: Vec<_> = names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
+        names.sort();
+        names
+    };
+    (text(unsettled), text(referred))
+}
+
+#[test]
+fn host_the_count_tells_of_every_reference_whoever_has_it() {
+    in_scene(|scene| {
+        let mut iterators = Iterators::load().unwrap();
+        let in_doubt = vec!["b".to_owned()];
+        let mut expect = |referred: &[&str], what: &str| {
+            let referred = referred.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            assert_eq!(counted(scene, &mut iterators), (in_doubt.clone(), referred), "{what}");
+        };
+        expect(&[], "nobody");
+        let own = path_only(&scene.entry("a"));
+        expect(&["a"], "a descriptor");
+        drop(own);
+        expect(&[], "nobody again");
+        let target = scene.place.path().join("target");
+        fs::create_dir(&target).unwrap();
+        mount(Some(&scene.entry("a")), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        expect(&["a"], "a mount");
+        let inside = fs::File::create(target.join("file")).unwrap();
+        fs::remove_file(target.join("file")).unwrap();
+        umount2(&target, MntFlags::MNT_DETACH).unwrap();
+        // Its file has no name any more, but is in it all the same: the looks have to tell.
+        assert_eq!(counted(scene, &mut iterators), (vec!["a".to_owned(), "b".to_owned()], vec![]));
+        drop(inside);
+        assert_eq!(counted(scene, &mut iterators), (vec!["b".to_owned()], vec![]));
     });
 }
 
