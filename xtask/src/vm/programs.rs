@@ -46,6 +46,8 @@ pub(super) const PROGRAMS: [Program; 3] = [
             ("evidence::walk::tests::host_walk_with_too_little_room_makes_more_and_never_answers_short", NOTHING),
             ("evidence::references::tests::host_a_program_that_runs_is_found", NOTHING),
             ("evidence::references::tests::host_an_own_thread_counts_where_the_own_process_is_not_left_out", NOTHING),
+            ("evidence::references::tests::host_a_look_makes_no_mount_of_others_busy", NOTHING),
+            ("evidence::references::tests::host_the_count_tells_of_every_reference_whoever_has_it", NOTHING),
             ("evidence::features::tests::every_feature_gets_an_answer_with_a_reason", NOTHING),
             ("evidence::scan::reader::tests::a_reader_comes_home_and_only_its_own_thread_moves", NOTHING),
             ("evidence::tasks::tests::every_thread_is_counted_and_one_that_moved_is_told_apart", NOTHING),
