@@ -10,7 +10,7 @@ use super::lock::Store;
 use super::options::{EntryEvent, PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
 use super::restore::restore;
-use crate::config::RootConfig;
+use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
 use crate::model::id::Location;
 use crate::model::pin::Pin;
@@ -293,7 +293,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             format!("no fresh evidence could be taken, so all that was condemned was restored: {}", chain(&error))
         })?;
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
-        claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
+        claim.take(&view, rules, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
         let proof =
             |condemned: &Condemned| prove(rules, *index, &view, &batches[condemned.batch], condemned, with_pins);
@@ -356,10 +356,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the claim of a view, for the root's owner.
-    pub(super) fn take(&mut self, view: &View<'_>, owner: u32) {
-        let gaps = view.coverage.gaps().iter().map(|(cause, count)| (cause.name(), *count)).collect();
-        let (complete, covered) = (view.coverage.complete(), view.coverage.covered(owner));
+    /// Takes the claim of a view for the entries of a root, and for the root's owner.
+    pub(super) fn take(&mut self, view: &View<'_>, rules: &RootConfig, owner: u32) {
+        let claim = view.claim(rules.remove != RemoveRule::Empty);
+        let gaps = claim.gaps().iter().map(|(cause, count)| (cause.name(), *count)).collect();
+        let (complete, covered) = (claim.complete(), claim.covered(owner));
         *self = Self { producer: Some(view.producer), complete, covered, gaps };
     }
 }

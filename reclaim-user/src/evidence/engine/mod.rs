@@ -117,8 +117,8 @@ pub struct Engine {
     unasked: bool,
     finder: Finder,
     references: References,
-    /// The claim of the last confirmation.
-    claim: Option<Coverage>,
+    /// The claims of the last confirmation: of mounts, and of mount tables.
+    claims: Option<(Coverage, Coverage)>,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -185,7 +185,7 @@ impl Engine {
             unasked: true,
             finder: Finder::default(),
             references: References::NONE,
-            claim: None,
+            claims: None,
             live,
             taken: now,
             listed: now,
@@ -255,7 +255,7 @@ impl Engine {
     fn view(&self) -> View<'_> {
         let references = const { &References::NONE };
         let (pins, coverage) = (self.live.pins(), self.live.coverage());
-        View { pins, coverage, references, producer: self.producer(), walks: false }
+        View { pins, coverage, tables: coverage, references, producer: self.producer(), walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -388,12 +388,14 @@ impl EvidenceSource for Engine {
             Producer::Walk => self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities())).clone(),
             Producer::Live | Producer::Scan => self.live.coverage().clone(),
         };
+        let mut tables = self.live.coverage().clone();
         for (cause, count, reach) in gaps {
+            tables.lower(cause, count, reach.clone());
             claim.lower(cause, count, reach);
         }
-        let coverage = self.claim.insert(claim);
+        let (coverage, tables) = self.claims.insert((claim, tables));
         let walks = producer == Producer::Walk;
-        Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer, walks })
+        Ok(View { pins: self.live.pins(), coverage, tables, references: &self.references, producer, walks })
     }
 }
 

@@ -128,6 +128,9 @@ pub(super) struct Evidence {
     pub(super) confirm_fails: bool,
     /// Sees no real mounts at all.
     pub(super) blind: bool,
+    /// Mount tables show less than all.
+    pub(super) tables_gap: bool,
+    pub(super) tables: Coverage,
     pub(super) consulted: usize,
     pub(super) confirmed: usize,
 }
@@ -157,6 +160,8 @@ impl Evidence {
             consult_fails: false,
             confirm_fails: false,
             blind: false,
+            tables_gap: false,
+            tables: full(),
             consulted: 0,
             confirmed: 0,
         }
@@ -188,6 +193,10 @@ impl Evidence {
         {
             self.coverage.lower(crate::model::coverage::GapCause::TaskUnreadable, 1, reach.clone());
         }
+        self.tables = self.coverage.clone();
+        if self.tables_gap {
+            self.tables.lower(crate::model::coverage::GapCause::NamespaceUnread, 1, crate::model::coverage::Reach::Everybody);
+        }
         if fresh {
             self.late_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
         }
@@ -195,7 +204,8 @@ impl Evidence {
 
     fn view(&self) -> View<'_> {
         let (pins, coverage, references) = (&self.pins, &self.coverage, &self.references);
-        View { pins, coverage, references, producer: Producer::Scan, walks: false }
+        let tables = &self.tables;
+        View { pins, coverage, tables, references, producer: Producer::Scan, walks: false }
     }
 
     /// A pin on a place below the root.
@@ -213,7 +223,7 @@ impl Evidence {
 }
 
 fn full() -> Coverage {
-    Coverage::full(Identities { overflow: 65_534, subordinate: Some(BTreeMap::new()) })
+    Coverage::full(Identities { overflow: Some(65_534), subordinate: Some(BTreeMap::new()) })
 }
 
 impl EvidenceSource for Evidence {
