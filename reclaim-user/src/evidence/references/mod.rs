@@ -1,9 +1,9 @@
 //! References to condemned entries that are no mounts: descriptors, working directories, roots, programs that are run.
 //!
-//! After an entry was renamed no path leads to it, but whoever has one of these can bind it still. Not seen by looks: descriptors
-//! on their way through a socket, those that only an io_uring or a mapping keeps, one that moves to a number or a task
-//! that a look has passed in that very moment, and a call of open(2) that has resolved the old path
-//! and not yet given its descriptor.
+//! After an entry was renamed no path leads to it, but whoever has one of these can bind it still. Not seen by looks:
+//! descriptors on their way through a socket, those that only an io_uring or a mapping keeps, one that moves to a number
+//! or a task that a look has passed in that very moment, and a call of open(2) that has resolved the old path and not yet
+//! given its descriptor. The count of references (`count`) sees these too, where it can tell.
 
 mod count;
 mod iterators;
