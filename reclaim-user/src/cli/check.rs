@@ -76,7 +76,8 @@ fn tell_features(output: &mut Output, references: &Answer) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
     let references =
         Feature { name: "task iterator", used_for: "who has a condemned entry open", answer: references.clone() };
-    for Feature { name, used_for, answer } in features::probe().into_iter().chain(kernel::features()).chain([references])
+    for Feature { name, used_for, answer } in
+        features::probe().into_iter().chain(kernel::features()).chain([references])
     {
         let (answer, why) = match answer {
             Answer::Yes => (Three::Yes, None),
@@ -175,7 +176,9 @@ fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> i
     }
     let by_procfs = "/proc is read for who has a condemned entry open, which takes longer";
     output.line(&match references {
-        Answer::Yes => "references\tyes\tthe kernel's iterator over tasks tells who has a condemned entry open".to_owned(),
+        Answer::Yes => {
+            "references\tyes\tthe kernel's iterator over tasks tells who has a condemned entry open".to_owned()
+        }
         Answer::No { why } => format!("references\tno\t{by_procfs}: {}", text::escape(why.as_bytes())),
         Answer::Unknown { why } => format!("references\tcould not tell\t{by_procfs}: {}", text::escape(why.as_bytes())),
     })?;

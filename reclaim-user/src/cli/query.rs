@@ -26,7 +26,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     let mut engine = context.engine(watch.collect())?;
     let view = engine.ask(&looker.directories())?;
     let View { pins, coverage, tables, producer, .. } = view;
-        let seen = Seen { pins, coverage, tables, producer };
+    let seen = Seen { pins, coverage, tables, producer };
     let mut table = Table::new(&["VERDICT", "PATH", "EVIDENCE", "WHY"]);
     let mut outcome = Outcome::Done;
     for (path, subject) in subjects {

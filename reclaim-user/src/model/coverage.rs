@@ -91,10 +91,7 @@ impl Holder {
         namespace_owner == owner
             || self.uids.is_empty()
             || self.uids.iter().any(|uid| {
-                *uid == 0
-                    || *uid == owner
-                    || *uid == overflow
-                    || ranges.iter().any(|range| range.contains(uid))
+                *uid == 0 || *uid == owner || *uid == overflow || ranges.iter().any(|range| range.contains(uid))
             })
     }
 }

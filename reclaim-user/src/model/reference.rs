@@ -59,10 +59,9 @@ impl fmt::Display for Reference {
             ReferenceKind::Descriptor => " open by a descriptor",
             ReferenceKind::WorkingDirectory => " as its working directory",
             ReferenceKind::Root => " as its root directory",
-            ReferenceKind::Executable
-            | ReferenceKind::Counted
-            | ReferenceKind::Unsettled
-            | ReferenceKind::Unknown => " as the program that it runs",
+            ReferenceKind::Executable | ReferenceKind::Counted | ReferenceKind::Unsettled | ReferenceKind::Unknown => {
+                " as the program that it runs"
+            }
         })
     }
 }

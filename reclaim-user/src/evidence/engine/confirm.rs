@@ -3,7 +3,7 @@
 use super::walked::{self, Asked};
 use super::{Engine, EngineError, error_chain};
 use crate::evidence::clock::Reading;
-use crate::evidence::references::{Gap, ReferenceError};
+use crate::evidence::references::{Counted, Gap, ReferenceError};
 use crate::evidence::source::CondemnedIn;
 use crate::model::coverage::{GapCause, Reach};
 use crate::model::pin::Place;
@@ -96,7 +96,7 @@ impl Engine {
 
     /// Adds references that the kernel counts and nothing explains. Returns the entries that the count does not tell of.
     fn count(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Vec<Vec<u8>>, ReferenceError> {
-        let (referred, unsettled) = self.finder.count(condemned)?;
+        let Counted { referred, unsettled } = self.finder.count(condemned)?;
         for entry in referred {
             if self.references.of(&entry).is_empty() && !self.live.pins().is_pinned(root, &entry) {
                 let reference = Reference { kind: ReferenceKind::Counted, process: None, place: Place::Exact };

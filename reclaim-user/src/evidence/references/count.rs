@@ -16,13 +16,13 @@ use nix::sys::statfs::{
 };
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Entries of a directory for which the count is no proof, by their names in it.
+/// Entries that the count does not prove free: by their names in a directory, or by what the pin set calls them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub struct Counted {
     /// Somebody refers to them.
-    pub(super) referred: Vec<Vec<u8>>,
+    pub referred: Vec<Vec<u8>>,
     /// It cannot be told from the number.
-    pub(super) unsettled: Vec<Vec<u8>>,
+    pub unsettled: Vec<Vec<u8>>,
 }
 
 /// Counts references to the entries of one directory.

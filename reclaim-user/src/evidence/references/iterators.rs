@@ -14,8 +14,9 @@ use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions, 
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use reclaim_ebpf::reference_abi::{
     REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_COUNT_PROGRAM, REFERENCE_COUNTED,
-    REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_FILLED, REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP, REFERENCE_RECORDS, REFERENCE_ROOT, REFERENCE_STATE_MAP,
-    REFERENCE_TASK_PROGRAM, REFERENCE_WORKING_DIRECTORY, ReferenceRecord, ReferenceState,
+    REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_FILLED, REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP,
+    REFERENCE_RECORDS, REFERENCE_ROOT, REFERENCE_STATE_MAP, REFERENCE_TASK_PROGRAM, REFERENCE_WORKING_DIRECTORY,
+    ReferenceRecord, ReferenceState,
 };
 use std::fmt;
 use std::io::{self, ErrorKind, Read as _};
@@ -296,12 +297,16 @@ impl Iterators {
             self.bases.remove(&address).map_err(unusable(REFERENCE_BASES_MAP))?;
         }
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
-        self.state.set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+        self.state
+            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0], 0)
+            .map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
             options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
             options.args[1] = number;
-            tracepoint(&mut self.programs, REFERENCE_BASE_PROGRAM)?.test_run(options).map_err(refused(REFERENCE_BASE_PROGRAM))?;
+            tracepoint(&mut self.programs, REFERENCE_BASE_PROGRAM)?
+                .test_run(options)
+                .map_err(refused(REFERENCE_BASE_PROGRAM))?;
         }
         let state = self.state()?;
         if state.unfound != 0 || state.bases as usize != directories.len() {

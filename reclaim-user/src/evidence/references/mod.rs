@@ -11,6 +11,7 @@ mod known_answer;
 mod layout;
 mod procfs;
 
+pub use count::Counted;
 pub use iterators::{Iterators, ReferenceError};
 
 use super::features::Answer;
@@ -78,13 +79,12 @@ impl Finder {
         procfs::look(condemned)
     }
 
-    /// Counts the references to each entry of the directories. Entries by what the pin set calls them: those that somebody
-    /// refers to, and those of which the count cannot tell.
+    /// Counts the references to each entry of the directories. Entries are told by what the pin set calls them.
     ///
     /// # Errors
     /// When the entries cannot even be listed.
-    pub fn count(&mut self, condemned: &[CondemnedIn<'_>]) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>), ReferenceError> {
-        let (mut referred, mut unsettled) = (Vec::new(), Vec::new());
+    pub fn count(&mut self, condemned: &[CondemnedIn<'_>]) -> Result<Counted, ReferenceError> {
+        let mut all = Counted::default();
         for directory in condemned {
             let counted = match &mut self.means {
                 Means::Iterators(iterators) => count::count(iterators, directory).or_else(|error| {
@@ -93,10 +93,10 @@ impl Finder {
                 }),
                 Means::Unasked | Means::Procfs(_) => count::none(directory),
             }?;
-            referred.extend(counted.referred.iter().map(|name| key(directory, name)));
-            unsettled.extend(counted.unsettled.iter().map(|name| key(directory, name)));
+            all.referred.extend(counted.referred.iter().map(|name| key(directory, name)));
+            all.unsettled.extend(counted.unsettled.iter().map(|name| key(directory, name)));
         }
-        Ok((referred, unsettled))
+        Ok(all)
     }
 
     /// Whether the kernel tells of references itself; where it does not, /proc is read.

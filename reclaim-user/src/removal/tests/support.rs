@@ -195,7 +195,11 @@ impl Evidence {
         }
         self.tables = self.coverage.clone();
         if self.tables_gap {
-            self.tables.lower(crate::model::coverage::GapCause::NamespaceUnread, 1, crate::model::coverage::Reach::Everybody);
+            self.tables.lower(
+                crate::model::coverage::GapCause::NamespaceUnread,
+                1,
+                crate::model::coverage::Reach::Everybody,
+            );
         }
         if fresh {
             self.late_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
