@@ -82,8 +82,10 @@ struct Climb {
 #[raw_tracepoint]
 fn walk(context: RawTracePointContext) -> i32 {
     let (Some(state), Some(walk)) = (WALK_STATE.get_ptr_mut(0), WALK.get_ptr_mut(0)) else { return 0 };
-    // SAFETY: the values of maps that live as long as the program; one walk runs at a time.
-    let (state, walk) = unsafe { (&mut *state, &mut *walk) };
+    // SAFETY: the value of a map that lives as long as the program; one walk runs at a time.
+    let state = unsafe { &mut *state };
+    // SAFETY: as above.
+    let walk = unsafe { &mut *walk };
     let capacity = state.capacity;
     *walk = Walk {
         end: 0,
