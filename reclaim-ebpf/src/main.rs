@@ -21,6 +21,8 @@ mod probes;
 #[cfg(target_arch = "bpf")]
 mod reference;
 #[cfg(target_arch = "bpf")]
+mod reference_count;
+#[cfg(target_arch = "bpf")]
 mod walk;
 
 #[cfg(target_arch = "bpf")]

@@ -1,13 +1,14 @@
-//! What the iterators that look for references to entries and userspace agree on.
+//! What the iterator that looks for references to entries and userspace agree on.
 
 use crate::walk_abi::WALK_NAME;
 
 /// A raw tracepoint that is never attached, run on demand with two arguments: the descriptor of a directory in the table
 /// of the calling task, and the number that records call the directory by.
 pub const REFERENCE_BASE_PROGRAM: &str = "reference_base";
-/// Iterator over every open file.
-pub const REFERENCE_FILE_PROGRAM: &str = "reference_file";
-/// Iterator over every task.
+/// A raw tracepoint that is never attached, run on demand with two arguments: as [`REFERENCE_BASE_PROGRAM`], and the
+/// references that a dentry has which nobody uses. Reads how many each child of the directory has.
+pub const REFERENCE_COUNT_PROGRAM: &str = "reference_count";
+/// Iterator over every thread, which writes nothing itself: what it finds is in [`REFERENCE_OUTPUT_MAP`].
 pub const REFERENCE_TASK_PROGRAM: &str = "reference_task";
 /// Read-only global of type [`ReferenceLayout`], set before load.
 pub const REFERENCE_LAYOUT_GLOBAL: &str = "REFERENCE_LAYOUT";
@@ -16,6 +17,13 @@ pub const REFERENCE_LAYOUT_GLOBAL: &str = "REFERENCE_LAYOUT";
 pub const REFERENCE_BASES_MAP: &str = "REFERENCE_BASES";
 /// Array with one [`ReferenceState`].
 pub const REFERENCE_STATE_MAP: &str = "REFERENCE_STATE";
+/// Array of [`ReferenceRecord`], of which the state tells how many were written.
+pub const REFERENCE_OUTPUT_MAP: &str = "REFERENCE_OUTPUT";
+
+/// Records that there is room for where userspace asks for no more.
+pub const REFERENCE_RECORDS: u32 = 1024;
+/// Steps through one table of open files: one for each descriptor and for each word of them. `BPF_MAX_LOOPS` of the kernel.
+pub const REFERENCE_STEPS: u32 = 1 << 23;
 
 /// Room for directories whose children are entries, and for their super blocks.
 pub const REFERENCE_BASE_SLOTS: u32 = 2048;
@@ -30,6 +38,10 @@ pub const REFERENCE_WORKING_DIRECTORY: u32 = 2;
 pub const REFERENCE_ROOT: u32 = 3;
 /// The program that a task runs.
 pub const REFERENCE_EXECUTABLE: u32 = 4;
+/// There are other references to it than were expected. Their number is in the place of the process.
+pub const REFERENCE_COUNTED: u32 = 5;
+/// So are there, but something in it is known to the kernel, which counts as such. Likewise.
+pub const REFERENCE_FILLED: u32 = 6;
 
 /// How a look goes. Userspace sets all to zero but `own`; the programs count.
 #[repr(C)]
@@ -45,15 +57,19 @@ pub struct ReferenceState {
     pub own_tasks: u32,
     /// Open files of the own process that are one of the directories.
     pub own_files: u32,
-    /// Places that could not be followed up, or records that could not be written: the look is void.
+    /// What could not be followed up, or changed meanwhile: the look is void.
     pub broken: u32,
-    /// The iterator over files came to its end.
-    pub files_ended: u32,
-    /// The iterator over tasks came to its end.
-    pub tasks_ended: u32,
+    /// The iterator came to its end.
+    pub ended: u32,
+    /// Records written. One that is equal to the one before it, but for its place in the table of files, is not.
+    pub records: u32,
+    /// References that there was no room for: the look is void.
+    pub unwritten: u32,
+    /// Children that the directories have, by [`REFERENCE_COUNT_PROGRAM`].
+    pub met: u32,
 }
 
-/// One reference to an entry, as an iterator writes it.
+/// One reference to an entry, as the iterator writes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceRecord {
@@ -91,6 +107,8 @@ pub struct ReferenceLayout {
     pub fdt_max: u32,
     /// `fdtable.fd`.
     pub fdt_fd: u32,
+    /// `fdtable.open_fds`.
+    pub fdt_open: u32,
     /// `file.f_path` plus `path.dentry`.
     pub file_dentry: u32,
     /// `fs_struct.pwd` plus `path.dentry`.
@@ -107,6 +125,14 @@ pub struct ReferenceLayout {
     pub dentry_inode: u32,
     /// `dentry.d_name` plus `qstr.name`.
     pub dentry_name: u32,
+    /// `dentry.d_lockref.count`.
+    pub dentry_count: u32,
+    /// `dentry.d_subdirs`, or `dentry.d_children` where the siblings are a chain.
+    pub dentry_children: u32,
+    /// `dentry.d_child`, or `dentry.d_sib` where the siblings are a chain.
+    pub dentry_sibling: u32,
+    /// 1 where the siblings are a ring through the parent, 0 where they are a chain that ends.
+    pub siblings_are_ring: u32,
     /// `inode.i_ino`.
     pub inode_number: u32,
     /// `inode.i_nlink`.
@@ -116,5 +142,5 @@ pub struct ReferenceLayout {
 /// Words in a [`ReferenceLayout`].
 pub const REFERENCE_LAYOUT_WORDS: usize = core::mem::size_of::<ReferenceLayout>() / 4;
 
-const _: () = assert!(core::mem::size_of::<ReferenceState>() == 32);
+const _: () = assert!(core::mem::size_of::<ReferenceState>() == 40);
 const _: () = assert!(core::mem::size_of::<ReferenceRecord>() == 24 + WALK_NAME);

@@ -6,6 +6,7 @@ use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::evidence::features::{self, Answer, Feature};
+use crate::evidence::references::Finder;
 use crate::model::check::{CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, Three};
 use crate::model::pin_set::CONDEMNED_DIRECTORY;
 use crate::model::status::EvidenceStatus;
@@ -30,7 +31,8 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
         Loaded::default()
     });
     faults.extend(loaded.notes.iter().map(|note| fault("configuration", false, note.clone())));
-    tell_features(&mut output)?;
+    let references = Finder::default().answer();
+    tell_features(&mut output, &references)?;
     tell_capabilities(&mut output)?;
     let roots = Roots::place(&loaded.config.roots);
     tell_roots(&mut output, roots.all())?;
@@ -42,7 +44,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
         }
     }
     let status = match roots.engine(evidence, Span::Service) {
-        Ok(engine) => Some(tell_evidence(&mut output, &engine)?),
+        Ok(engine) => Some(tell_evidence(&mut output, &engine, &references)?),
         Err(error) => {
             faults.push(fault("evidence", true, chain(&error)));
             None
@@ -70,9 +72,13 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     })
 }
 
-fn tell_features(output: &mut Output) -> io::Result<()> {
+fn tell_features(output: &mut Output, references: &Answer) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
-    for Feature { name, used_for, answer } in features::probe().into_iter().chain(kernel::features()) {
+    let references =
+        Feature { name: "task iterator", used_for: "who has a condemned entry open", answer: references.clone() };
+    for Feature { name, used_for, answer } in
+        features::probe().into_iter().chain(kernel::features()).chain([references])
+    {
         let (answer, why) = match answer {
             Answer::Yes => (Three::Yes, None),
             Answer::No { why } => (Three::No, Some(why)),
@@ -149,7 +155,7 @@ fn leftovers(root: &Path) -> io::Result<(u64, u64)> {
     Ok((batches, condemned))
 }
 
-fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceStatus> {
+fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> io::Result<EvidenceStatus> {
     let status = evidence_status(engine.status());
     let mut table = Table::new(&["PROBE", "RUNG", "STATE", "COST", "BLIND TO"]);
     for probe in &status.probes {
@@ -168,6 +174,14 @@ fn tell_evidence(output: &mut Output, engine: &Engine) -> io::Result<EvidenceSta
         Some(why) => output.line(&format!("walk\tno\t{}", text::escape(why.as_bytes())))?,
         None => output.line("walk\tyes\tcondemned entries are confirmed by the kernel's own list of mounts")?,
     }
+    let by_procfs = "/proc is read for who has a condemned entry open, which takes longer";
+    output.line(&match references {
+        Answer::Yes => {
+            "references\tyes\tthe kernel's iterator over tasks tells who has a condemned entry open".to_owned()
+        }
+        Answer::No { why } => format!("references\tno\t{by_procfs}: {}", text::escape(why.as_bytes())),
+        Answer::Unknown { why } => format!("references\tcould not tell\t{by_procfs}: {}", text::escape(why.as_bytes())),
+    })?;
     let gaps: Vec<String> = status.gaps.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
     let claim = if status.complete { "complete".to_owned() } else { format!("not complete: {}", gaps.join(", ")) };
     let clock = if status.clock {

@@ -4,6 +4,7 @@ use super::context::Context;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::asked::Looker;
 use crate::evidence::holders;
+use crate::evidence::source::View;
 use crate::model::answer::{Seen, Subject};
 use crate::render::who as text;
 use std::collections::BTreeSet;
@@ -28,7 +29,8 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
         let watch = subjects.iter().flat_map(|subject| subject.places.clone()).collect();
         let mut engine = context.engine(watch)?;
         let view = engine.ask(&looker.directories())?;
-        let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
+        let View { pins, coverage, tables, producer, .. } = view;
+        let seen = Seen { pins, coverage, tables, producer };
         let namespaces: BTreeSet<_> = subjects.iter().flat_map(|subject| subject.namespaces(view.pins)).collect();
         let tasks = holders::tasks(&namespaces, view.pins);
         for subject in &subjects {

@@ -160,9 +160,11 @@ const MEMBER: usize = 12;
 
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_FORWARD: u32 = 7;
 const KIND_TYPEDEF: u32 = 8;
 const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
+const KIND_FUNCTION: u32 = 12;
 const KIND_TYPE_TAG: u32 = 18;
 
 /// How deep members without a name, and names for types, are followed: far beyond any kernel, and an end for a loop.
@@ -227,6 +229,36 @@ impl<'a> Types<'a> {
             return Err(LayoutError::BitField { structure, member: member() });
         }
         Ok(bits / 8)
+    }
+
+    /// BTF in which a function has the number that it has here, and everything else is a declaration without a name; None
+    /// where there is no such function. Only the number counts for whoever loads a program that belongs to the function,
+    /// and parsing all types of a kernel to find it takes longer than all the rest of loading.
+    pub(super) fn with_only(&self, function: &str) -> Result<Option<Vec<u8>>, LayoutError> {
+        let mut number = None;
+        for (index, at) in self.begins.iter().enumerate() {
+            let head = self.head_at(*at as usize)?;
+            if head.kind == KIND_FUNCTION && self.is_named(head.name, function.as_bytes()) {
+                number = Some(index);
+                break;
+            }
+        }
+        let Some(number) = number else { return Ok(None) };
+        let types = (number + 1) * HEAD;
+        let strings = [&b"\0"[..], function.as_bytes(), b"\0"].concat();
+        let mut bytes = Vec::with_capacity(HEADER + types + strings.len());
+        bytes.extend(MAGIC.to_ne_bytes());
+        // Version and flags.
+        bytes.extend([1, 0]);
+        for word in [HEADER, 0, types, types, strings.len()] {
+            bytes.extend(u32::try_from(word).map_err(|_| malformed(0, "too large"))?.to_ne_bytes());
+        }
+        for index in 0..=number {
+            let (name, kind) = if index == number { (1, KIND_FUNCTION) } else { (0, KIND_FORWARD) };
+            [name, kind << 24, 0].iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+        }
+        bytes.extend(strings);
+        Ok(Some(bytes))
     }
 
     /// Offset in bits of the member that the names lead to, from the start of a type.

@@ -93,6 +93,24 @@ fn kernel() -> Builder {
 }
 
 #[test]
+fn a_function_keeps_its_number_where_everything_else_is_left_out() {
+    let mut builder = Builder::default();
+    builder.integer();
+    builder.composite(KIND_STRUCT, "wanted", false, &[("a", 1, 0)]);
+    builder.head("other", KIND_FUNCTION, 0, false, 1);
+    let number = builder.head("wanted", KIND_FUNCTION, 0, false, 1);
+    builder.integer();
+    let bytes = builder.bytes();
+    let types = Types::index(&bytes, &[]).expect("well-formed");
+    let only = types.with_only("wanted").expect("well-formed").expect("it is there");
+    assert!(aya::Btf::parse(&only, aya::Endianness::default()).is_ok());
+    let read = Types::index(&only, &[]).expect("well-formed");
+    assert_eq!(read.begins.len(), number as usize);
+    assert_eq!(read.with_only("wanted").expect("well-formed"), Some(only.clone()));
+    assert_eq!(types.with_only("missing").expect("well-formed"), None);
+}
+
+#[test]
 fn members_are_found_through_names_qualifiers_and_nameless_members() {
     let layout = layout(&kernel().bytes()).expect("complete");
     assert_eq!(

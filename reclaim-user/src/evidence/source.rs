@@ -4,6 +4,7 @@ use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
 use crate::model::reference::References;
 use crate::model::report::Producer;
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -12,14 +13,25 @@ use std::time::Duration;
 pub struct View<'a> {
     /// Pins of every namespace seen, indexed by the entries of the watched roots.
     pub pins: &'a PinSet,
-    /// How much was seen.
+    /// How much was seen of mounts.
     pub coverage: &'a Coverage,
+    /// How much was seen of mount tables, which alone tell of the work directory of an overlay. That is never empty, so
+    /// this is the claim for entries that hold something. Never wider than `coverage`.
+    pub tables: &'a Coverage,
     /// What refers to condemned entries besides mounts. Only a confirmation looks for that.
     pub references: &'a References,
     /// Who saw it.
     pub producer: Producer,
     /// The kernel's own list of mounts was walked, or will be for the confirmation.
     pub walks: bool,
+}
+
+impl<'a> View<'a> {
+    /// The claim for entries that hold nothing, or for those that may hold something.
+    #[must_use]
+    pub fn claim(&self, may_hold: bool) -> &'a Coverage {
+        if may_hold { self.tables } else { self.coverage }
+    }
 }
 
 /// How the wait for calls in flight ended.
@@ -43,6 +55,10 @@ pub struct CondemnedIn<'a> {
     pub directory: BorrowedFd<'a>,
     /// What leads from the root to it: empty for the root itself. With an entry's name, its key in the pin set.
     pub path: Vec<u8>,
+    /// The caller has a descriptor of each entry, which is no reliance.
+    pub held: bool,
+    /// Entries, by their names in the directory, with which it is the other way round.
+    pub unlike: BTreeSet<Vec<u8>>,
 }
 
 /// A source of evidence about the watched roots. Roots are named by their index in the configuration.

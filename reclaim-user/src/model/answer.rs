@@ -29,8 +29,10 @@ pub struct Subject {
 pub struct Seen<'a> {
     /// The pins.
     pub pins: &'a PinSet,
-    /// The claim.
+    /// The claim of mounts.
     pub coverage: &'a Coverage,
+    /// The claim of mount tables, which alone tell of the work directory of an overlay. That is never empty.
+    pub tables: &'a Coverage,
     /// Who took it.
     pub producer: Producer,
 }
@@ -190,7 +192,8 @@ impl Subject {
     /// The decision on this path.
     #[must_use]
     pub fn query(&self, seen: Seen<'_>) -> QueryReport {
-        let Seen { pins, coverage, producer } = seen;
+        let Seen { pins, coverage, tables, producer } = seen;
+        let coverage = if self.known_empty { coverage } else { tables };
         let (verdict, why) = if let Some((place, pin)) = self.pins(pins).first() {
             (Decision::Pinned, Some(sentence(*place, pin)))
         } else if let Some(doubt) = self.doubt(seen) {
@@ -206,7 +209,8 @@ impl Subject {
     /// Who pins this path, with the tasks of each namespace as they were looked up.
     #[must_use]
     pub fn who(&self, seen: Seen<'_>, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> WhoReport {
-        let Seen { pins, coverage, producer } = seen;
+        let Seen { pins, coverage, tables, producer } = seen;
+        let coverage = if self.known_empty { coverage } else { tables };
         let mut found: Vec<PinReport> =
             self.pins(pins).into_iter().map(|(place, pin)| PinReport::of(place, &pin, tasks)).collect();
         found.sort_by(|a, b| {

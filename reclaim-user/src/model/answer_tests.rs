@@ -35,11 +35,11 @@ fn subject(path: &str) -> Subject {
 }
 
 fn full() -> Coverage {
-    Coverage::full(Identities { overflow: 65_534, subordinate: Some(BTreeMap::new()) })
+    Coverage::full(Identities { overflow: Some(65_534), subordinate: Some(BTreeMap::new()) })
 }
 
 fn decide(pins: &PinSet, coverage: &Coverage, path: &str) -> Decision {
-    subject(path).query(Seen { pins, coverage, producer: Producer::Scan }).verdict
+    subject(path).query(Seen { pins, coverage, tables: coverage, producer: Producer::Scan }).verdict
 }
 
 #[test]
@@ -89,6 +89,17 @@ fn an_unresolved_layer_makes_the_answer_unknown() {
     assert_eq!(decide(&pins, &full(), "/root/second"), Decision::Pinned, "each place of a layer counts");
 }
 
+#[test]
+fn what_may_hold_something_is_free_only_by_the_tables_too() {
+    let pins = set(&[], vec![], true);
+    let (coverage, mut tables) = (full(), full());
+    tables.lower(crate::model::coverage::GapCause::NamespaceUnread, 1, crate::model::coverage::Reach::Everybody);
+    let seen = Seen { pins: &pins, coverage: &coverage, tables: &tables, producer: Producer::Walk };
+    let empty = |known_empty| Subject { known_empty, ..subject("/root/a") };
+    assert_eq!(empty(true).query(seen).verdict, Decision::Free);
+    assert_eq!(empty(false).query(seen).verdict, Decision::Unknown);
+}
+
 fn keys(value: &serde_json::Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
@@ -97,7 +108,7 @@ fn keys(value: &serde_json::Value) -> Vec<&str> {
 fn shapes_are_those_of_the_contract() {
     let pins = set(&["/root/a"], vec![], true);
     let coverage = full();
-    let seen = Seen { pins: &pins, coverage: &coverage, producer: Producer::Walk };
+    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, producer: Producer::Walk };
     let task = Task { pid: 1, comm: Name(b"x".into()), cgroup: Name(b"/".into()), unit: None, container: None };
     let tasks = BTreeMap::from([(NamespaceId(7), vec![task])]);
     let who = serde_json::to_value(subject("/root/a").who(seen, &tasks)).expect("json");

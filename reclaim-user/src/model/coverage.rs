@@ -70,8 +70,8 @@ pub struct Holder {
 /// What the host says of user ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identities {
-    /// `/proc/sys/kernel/overflowuid`: what an id without a mapping is shown as.
-    pub overflow: u32,
+    /// `/proc/sys/kernel/overflowuid`: what an id without a mapping is shown as; none where that could not be read.
+    pub overflow: Option<u32>,
     /// Subordinate ranges of each user, from `/etc/subuid`; none where it is there and could not be read.
     pub subordinate: Option<BTreeMap<u32, Vec<RangeInclusive<u32>>>>,
 }
@@ -83,17 +83,15 @@ impl Holder {
         let Some(namespace_owner) = self.user_namespace_owner else {
             return true;
         };
-        let Some(subordinate) = &identities.subordinate else {
+        // Any id could be the one that stands for those without a mapping, or lie in a range that is not known.
+        let (Some(subordinate), Some(overflow)) = (&identities.subordinate, identities.overflow) else {
             return true;
         };
         let ranges = subordinate.get(&owner).map_or(&[][..], Vec::as_slice);
         namespace_owner == owner
             || self.uids.is_empty()
             || self.uids.iter().any(|uid| {
-                *uid == 0
-                    || *uid == owner
-                    || *uid == identities.overflow
-                    || ranges.iter().any(|range| range.contains(uid))
+                *uid == 0 || *uid == owner || *uid == overflow || ranges.iter().any(|range| range.contains(uid))
             })
     }
 }
@@ -155,7 +153,7 @@ mod tests {
     use super::*;
 
     fn identities() -> Identities {
-        Identities { overflow: 65_534, subordinate: Some(BTreeMap::from([(1000, vec![100_000..=165_535])])) }
+        Identities { overflow: Some(65_534), subordinate: Some(BTreeMap::from([(1000, vec![100_000..=165_535])])) }
     }
 
     fn covered_beside(uid: u32, namespace_owner: Option<u32>, owner: u32) -> bool {
@@ -186,6 +184,15 @@ mod tests {
         let holder = Holder { uids: vec![1001], user_namespace_owner: Some(0) };
         assert!(!holder.could_hold(1000, &identities()));
         assert!(holder.could_hold(1000, &Identities { subordinate: None, ..identities() }));
+    }
+
+    #[test]
+    fn without_the_overflow_id_any_task_could_hold_anything() {
+        let mut coverage = Coverage::full(Identities { overflow: None, ..identities() });
+        assert!(coverage.covered(1000), "nobody was left out");
+        let holder = Holder { uids: vec![1001], user_namespace_owner: Some(0) };
+        coverage.lower(GapCause::TaskUnreadable, 1, Reach::Holder(holder));
+        assert!(!coverage.covered(1000) && !coverage.covered(1002));
     }
 
     #[test]

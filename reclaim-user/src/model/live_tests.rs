@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const DEVICE: Device = Device { major: 0, minor: 42 };
 
 fn identities() -> Identities {
-    Identities { overflow: 65_534, subordinate: Some(BTreeMap::new()) }
+    Identities { overflow: Some(65_534), subordinate: Some(BTreeMap::new()) }
 }
 
 fn event(hook: Hook, namespace: u64) -> Event {

@@ -15,6 +15,10 @@ pub enum ReferenceKind {
     Root,
     /// As the program that it runs.
     Executable,
+    /// The kernel counts one that no look shows, such as a descriptor on its way through a socket.
+    Counted,
+    /// It is not known: mounts were made in each of the moments that it was looked at.
+    Unsettled,
     /// It is not known: the entry could not be looked at whole.
     Unknown,
 }
@@ -33,8 +37,15 @@ pub struct Reference {
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, process, place } = self;
-        if *kind == ReferenceKind::Unknown {
-            return f.write_str("it could not be looked at whole for descriptors and directories of processes");
+        match kind {
+            ReferenceKind::Unknown => {
+                return f.write_str("it could not be looked at whole for descriptors and directories of processes");
+            }
+            ReferenceKind::Unsettled => {
+                return f.write_str("mounts were made whenever it was looked at, and one of them could be of it");
+            }
+            ReferenceKind::Counted => return f.write_str("the kernel counts a reference to it that no process shows"),
+            _ => {}
         }
         match process {
             Some(process) => write!(f, "process {process} has ")?,
@@ -48,7 +59,9 @@ impl fmt::Display for Reference {
             ReferenceKind::Descriptor => " open by a descriptor",
             ReferenceKind::WorkingDirectory => " as its working directory",
             ReferenceKind::Root => " as its root directory",
-            ReferenceKind::Executable | ReferenceKind::Unknown => " as the program that it runs",
+            ReferenceKind::Executable | ReferenceKind::Counted | ReferenceKind::Unsettled | ReferenceKind::Unknown => {
+                " as the program that it runs"
+            }
         })
     }
 }

@@ -39,13 +39,17 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Where its entries are, for evidence.
-    pub(super) fn place(&self) -> CondemnedIn<'_> {
+    /// Where its entries are, for evidence, and which of them this process has a descriptor of.
+    pub(super) fn place<'a>(&self, entries: impl Iterator<Item = &'a Condemned> + Clone) -> CondemnedIn<'_> {
+        let is_held = |condemned: &Condemned| condemned.lease.is_some();
+        let held = entries.clone().filter(|condemned| is_held(condemned)).count() > entries.clone().count() / 2;
+        let unlike = entries.filter(|condemned| is_held(condemned) != held);
+        let unlike = unlike.map(|condemned| condemned.stored().to_bytes().to_vec()).collect();
         let path = match self.makeshift {
             true => Vec::new(),
             false => [STORE.to_bytes(), self.name.to_bytes()].join(&b'/'),
         };
-        CondemnedIn { directory: self.directory.as_fd(), path }
+        CondemnedIn { directory: self.directory.as_fd(), path, held, unlike }
     }
 
     /// What an entry is called in the directory of the batch. None when that would be too long.

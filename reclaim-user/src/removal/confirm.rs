@@ -2,7 +2,7 @@
 
 use super::condemn::{Batch, Condemned, key};
 use super::examine::{Examined, Examiner, Look, Stop};
-use crate::config::RootConfig;
+use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::View;
 use crate::model::fence::FileKind;
 use crate::model::pin::Pin;
@@ -79,8 +79,8 @@ pub(super) fn prove(
         _ => verdict::by_name(rules, name, pinned || referred.is_some()),
     };
     let proof = named.and_then(|named| {
-        let covered = view.coverage.covered(condemned.owner);
-        verdict::by_evidence(doubt.is_some(), view.coverage.complete(), covered).map(|()| named)
+        let claim = view.claim(rules.remove != RemoveRule::Empty);
+        verdict::by_evidence(doubt.is_some(), claim.complete(), claim.covered(condemned.owner)).map(|()| named)
     });
     Proof(proof.map_err(|reason| match reason {
         Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: referred },

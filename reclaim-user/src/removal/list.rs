@@ -140,7 +140,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let watched = view.pins.roots().nth(*index);
         if !self.verified || watched != Some(*location) {
             root.verify(watched, location)?;
-            claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
+            claim.take(&view, rules, rules.owner.unwrap_or(root.status.status.owner));
             self.verified = true;
         }
         let (obstacle, examiner, done) = (&mut self.obstacle, &mut self.examiner, &mut self.done);
@@ -390,7 +390,7 @@ struct Seen<'v> {
 
 impl<'v> Seen<'v> {
     fn of(view: &'v View<'v>) -> Self {
-        let (complete, doubts) = (view.coverage.complete(), view.pins.doubts() > 0);
+        let (complete, doubts) = (view.tables.complete(), view.pins.doubts() > 0);
         Self { view, complete, doubts, covered: Vec::new() }
     }
 
@@ -407,7 +407,7 @@ impl<'v> Seen<'v> {
         if let Some((_, covered)) = self.covered.iter().find(|(known, _)| *known == owner) {
             return *covered;
         }
-        let covered = self.view.coverage.covered(owner);
+        let covered = self.view.tables.covered(owner);
         // Roots without an owner fence may hold entries of many owners; a few are worth remembering.
         self.covered.truncate(15);
         self.covered.push((owner, covered));

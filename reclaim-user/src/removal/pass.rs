@@ -11,7 +11,7 @@ use super::lock::Store;
 use super::options::{EntryEvent, PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
 use super::restore::restore;
-use crate::config::RootConfig;
+use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
 use crate::model::id::Location;
 use crate::model::pin::Pin;
@@ -291,12 +291,14 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Takes fresh evidence and asks it about every entry.
     fn prove(&mut self, batches: &[Batch], entries: &[Condemned]) -> Result<Vec<Proof>, String> {
         let Self { rules, index, location, root, evidence, report, claim, .. } = self;
-        let condemned: Vec<CondemnedIn<'_>> = batches.iter().map(Batch::place).collect();
+        let of_batch = |index| entries.iter().filter(move |condemned| condemned.batch == index);
+        let places = batches.iter().enumerate().map(|(index, batch)| batch.place(of_batch(index)));
+        let condemned: Vec<CondemnedIn<'_>> = places.collect();
         let view = evidence.confirm(*index, &condemned).map_err(|error| {
             format!("no fresh evidence could be taken, so all that was condemned was restored: {}", chain(&error))
         })?;
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
-        claim.take(&view, rules.owner.unwrap_or(root.status.status.owner));
+        claim.take(&view, rules, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
         let mut key = Vec::new();
         let proof = |condemned: &Condemned| {
@@ -362,10 +364,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the claim of a view, for the root's owner.
-    pub(super) fn take(&mut self, view: &View<'_>, owner: u32) {
-        let gaps = view.coverage.gaps().iter().map(|(cause, count)| (cause.name(), *count)).collect();
-        let (complete, covered) = (view.coverage.complete(), view.coverage.covered(owner));
+    /// Takes the claim of a view for the entries of a root, and for the root's owner.
+    pub(super) fn take(&mut self, view: &View<'_>, rules: &RootConfig, owner: u32) {
+        let claim = view.claim(rules.remove != RemoveRule::Empty);
+        let gaps = claim.gaps().iter().map(|(cause, count)| (cause.name(), *count)).collect();
+        let (complete, covered) = (claim.complete(), claim.covered(owner));
         *self = Self { producer: Some(view.producer), complete, covered, gaps };
     }
 }

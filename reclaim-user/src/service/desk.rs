@@ -5,7 +5,7 @@ use crate::error::chain;
 use crate::evidence::asked::Looker;
 use crate::evidence::engine::{Engine, EngineError, EngineStatus};
 use crate::evidence::holders;
-use crate::evidence::source::EvidenceSource as _;
+use crate::evidence::source::{EvidenceSource as _, View};
 use crate::model::answer::{self, Seen, Subject};
 use crate::model::report::{PassSummary, Reason};
 use crate::model::status::{EvidenceStatus, Probe, StatusReport, Totals};
@@ -153,7 +153,8 @@ fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
     let view = engine.ask(&looker.directories())?;
-    let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
+    let View { pins, coverage, tables, producer, .. } = view;
+    let seen = Seen { pins, coverage, tables, producer };
     Ok(subjects
         .into_iter()
         .map(|subject| subject.map_or_else(|error| error, |subject| json(&subject.query(seen))))
@@ -164,7 +165,8 @@ fn who(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Va
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
     let view = engine.ask(&looker.directories())?;
-    let seen = Seen { pins: view.pins, coverage: view.coverage, producer: view.producer };
+    let View { pins, coverage, tables, producer, .. } = view;
+    let seen = Seen { pins, coverage, tables, producer };
     let namespaces: BTreeSet<_> = subjects.iter().flatten().flat_map(|subject| subject.namespaces(view.pins)).collect();
     let tasks = holders::tasks(&namespaces, view.pins);
     Ok(subjects

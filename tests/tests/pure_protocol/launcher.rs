@@ -30,7 +30,9 @@ impl Protocol {
                     launcher.pin = None;
                     launcher.made = launcher.descriptor.is_some();
                 });
-                self.stir(&mut next);
+                if !self.silent_ends {
+                    self.stir(&mut next);
+                }
                 steps.push(Step::wild(who, "umount", pin, next));
                 if self.reopening && descriptor.is_none() {
                     steps.push(Step::wild(who, "open through the mount", pin, with(&|own| own.descriptor = pin)));

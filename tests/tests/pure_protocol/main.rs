@@ -23,7 +23,7 @@
 //!   "entered", so they are equal only if it was empty at the first reading.
 //! - A batch has no name here. In the code `begin_batch` makes another one whenever two entries would meet.
 //! - The thread that removes a group while the next is condemned is one for every group, however small.
-//! - Looking at all mounts is one step. So is looking at all references.
+//! - Looking at all mounts is one step. So is looking at all references, and counting those to each entry.
 //! - Evidence that cannot be taken, a call that hangs and a removal that fails can happen at any time.
 //!
 //! # What has to hold
@@ -59,9 +59,18 @@ use world::{Object, Place};
 const PLAIN: Protocol = Protocol::PLAIN;
 /// Two reclaimers.
 const TWO: Protocol = Protocol { reclaimers: 2, entries: 2, stranger: false, ..PLAIN };
-/// A launcher that binds by a descriptor. The code looks for descriptors before it looks at mounts, and once more.
+/// A launcher that binds by a descriptor, where nothing can be counted. The code looks for descriptors before it looks at
+/// mounts, and once more.
 const REFERENCES: Protocol =
     Protocol { launchers: &[Way::Descriptor], looks: &[Look::References, Look::Walk, Look::References], ..PLAIN };
+/// The same where references can be counted, as in the code: the count comes last.
+const COUNTED: Protocol = Protocol {
+    looks: &[Look::References, Look::Walk, Look::References, Look::Count],
+    reopening: true,
+    silent_ends: true,
+    opening: Opening::InTwoSteps,
+    ..REFERENCES
+};
 
 /// Makes sure that nothing that must never be can be. Returns the number of states.
 fn is_safe(what: &str, protocol: Protocol) -> usize {
@@ -112,7 +121,7 @@ fn every_step_stands_for_a_function_of_the_code() {
     let variants = [
         Protocol { names: 2, entries: 2, owner: true, ..PLAIN },
         Protocol { full: true, entries: 2, ..PLAIN },
-        Protocol { opening: Opening::InTwoSteps, reopening: true, entries: 2, ..REFERENCES },
+        Protocol { entries: 2, ..COUNTED },
     ];
     let graphs = variants.map(|protocol| Graph::explore(&protocol, |_, _| {}));
     mapping::check(&graphs.into_iter().flat_map(|graph| graph.functions).collect());
@@ -166,13 +175,46 @@ fn an_open_call_under_way_is_not_seen() {
 }
 
 /// Who opens a descriptor through a mount, unmounts, and binds by the descriptor again, is seen by neither look if each
-/// comes at the wrong time. Looking until no mount call was made meanwhile leaves no such time.
+/// comes at the wrong time, however many there are.
 #[test]
-fn a_mount_that_turns_into_a_descriptor_and_back_is_seen_only_in_stillness() {
-    let reopening = Protocol { reopening: true, ..REFERENCES };
-    breaks("a mount becomes a descriptor", reopening, NO_DEAD_PIN);
-    let looks = &[Look::References, Look::Walk];
-    holds("looking until all is still", Protocol { until_still: true, looks, entries: 2, ..reopening });
+fn a_mount_that_turns_into_a_descriptor_and_back_can_escape_any_number_of_looks() {
+    let reopening = Protocol { reopening: true, entries: 2, stranger: false, ..REFERENCES };
+    use Look::{References, Walk};
+    let orders: [&[Look]; 5] = [
+        &[References, Walk, References],
+        &[Walk, References, Walk],
+        &[References, Walk, References, Walk],
+        &[References, Walk, References, Walk, References],
+        &[References, Walk, References, Walk, References, Walk, References],
+    ];
+    for looks in orders {
+        breaks("a mount becomes a descriptor", Protocol { looks, ..reopening }, NO_DEAD_PIN);
+    }
+}
+
+/// What makes a reference a mount is a call that the clock counts, so that a look at mounts and then one at references
+/// is enough if no such call was made from the one to the other. The other order is not: mounts end without a call.
+#[test]
+fn looking_until_no_mount_call_is_made_meanwhile_leaves_no_way_to_escape() {
+    let still = Protocol { reopening: true, until_still: true, silent_ends: true, entries: 2, ..REFERENCES };
+    let (right, wrong) = (&[Look::Walk, Look::References], &[Look::References, Look::Walk]);
+    holds("mounts, then references", Protocol { looks: right, ..still });
+    breaks("references, then mounts", Protocol { looks: wrong, ..still }, NO_DEAD_PIN);
+    let launchers = &[Way::Path, Way::Descriptor];
+    is_safe("by path and by descriptor", Protocol { looks: right, launchers, ..still });
+    // A call that nothing counts is what is left.
+    breaks("open in two steps", Protocol { looks: right, opening: Opening::InTwoSteps, ..still }, NO_DEAD_PIN);
+}
+
+/// Whoever relies on an entry, in whatever way, refers to it at that moment: one count is enough, with calls of open(2)
+/// under way too, and even without the wait.
+#[test]
+fn counting_references_leaves_no_way_to_escape() {
+    holds("counted", Protocol { entries: 2, ..COUNTED });
+    let launchers = &[Way::Path, Way::Descriptor];
+    let alone = Protocol { looks: &[Look::Count], launchers, entries: 2, ..COUNTED };
+    is_safe("the count alone", alone);
+    is_safe("the count alone, without the wait", Protocol { flaw: Some(Flaw::NoWait), stranger: false, ..alone });
 }
 
 #[test]

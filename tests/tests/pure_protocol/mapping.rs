@@ -51,6 +51,14 @@ const STEPS: &[Row] = &[
             ("reclaim-user/src/evidence/references/mod.rs", &["find"]),
         ],
     ),
+    (
+        "count",
+        &[
+            (ENGINE_CONFIRM, &["confirm_by_looks", "count"]),
+            ("reclaim-user/src/evidence/references/count.rs", &["count"]),
+            ("reclaim-ebpf/src/reference_count.rs", &["reference_count"]),
+        ],
+    ),
     ("prove", &[(PASS, &["prove"]), (CONFIRM, &["prove", "is_pinned"]), (FINISH, &["over"])]),
     ("confirm", &[(CONFIRM, &["confirm"])]),
     ("remove", &[("reclaim-user/src/removal/remove.rs", &["remove"])]),

@@ -27,6 +27,8 @@ pub(crate) enum Opening {
 pub(crate) enum Look {
     Walk,
     References,
+    /// The number of references to each entry, whoever has them and however: at one moment.
+    Count,
 }
 
 /// Whether the lock of the store and that of the root, taken for want of a store, keep each other out.
@@ -81,6 +83,8 @@ pub(crate) struct Protocol {
     pub(crate) looks: &'static [Look],
     /// All looks are taken again until no mount call was made meanwhile.
     pub(crate) until_still: bool,
+    /// Mounts end without a call that is counted, as when their namespace ends.
+    pub(crate) silent_ends: bool,
     pub(crate) flaw: Option<Flaw>,
 }
 
@@ -99,6 +103,7 @@ impl Protocol {
         reopening: false,
         looks: &[Look::Walk],
         until_still: false,
+        silent_ends: false,
         flaw: None,
     };
 

@@ -288,6 +288,7 @@ impl Turn<'_> {
         let (function, shows): (_, &dyn Fn(Object) -> bool) = match taken {
             Look::Walk => ("walk", &|object| world.is_pinned(object)),
             Look::References => ("refer", &|object| world.is_referred_to(object)),
+            Look::Count => ("count", &|object| world.is_held(object)),
         };
         // A pin counts under either name: that of the condemned entry, and the one that it had.
         let denies = |object: &Object| {
@@ -306,7 +307,7 @@ impl Turn<'_> {
     fn prove(&mut self) {
         let own = Reclaimer { stirred: false, ..self.own };
         if self.own.stirred {
-            let next = self.with_own(Reclaimer { phase: Phase::Look(0), denied: 0, ..own });
+            let next = look_first(self.protocol, *self.world, self.index);
             return self.calm("prove", None, "mount calls were made meanwhile: again", next);
         }
         self.calm("prove", None, "", self.with_own(hand_over(own)));
@@ -405,8 +406,11 @@ fn is_empty(world: &World, index: usize, generation: u8) -> bool {
     calls.all(|call| call.entered[index] != Entered::Under(generation))
 }
 
+/// Begins to look. A call that is inside already may attach its mount between two looks.
 fn look_first(protocol: &Protocol, mut world: World, index: usize) -> World {
-    let own = Reclaimer { phase: Phase::Look(0), denied: 0, stirred: false, ..world.reclaimers[index] };
+    let is_inside = world.launchers.iter().any(|launcher| launcher.call.is_some_and(|call| call.counted));
+    let stirred = protocol.until_still && is_inside;
+    let own = Reclaimer { phase: Phase::Look(0), denied: 0, stirred, ..world.reclaimers[index] };
     world.reclaimers[index] = if protocol.has(Flaw::NoConfirm) { hand_over(own) } else { own };
     world
 }

@@ -62,6 +62,7 @@ impl Engine {
     fn walked(&mut self) -> View<'_> {
         let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
         let references = const { &References::NONE };
-        View { pins: self.live.pins(), coverage: claim, references, producer: Producer::Walk, walks: true }
+        let (pins, tables) = (self.live.pins(), self.live.coverage());
+        View { pins, coverage: claim, tables, references, producer: Producer::Walk, walks: true }
     }
 }

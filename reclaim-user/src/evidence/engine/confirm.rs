@@ -2,11 +2,28 @@
 
 use super::walked::{self, Asked};
 use super::{Engine, EngineError, error_chain};
-use crate::evidence::references::Gap;
+use crate::evidence::clock::Reading;
+use crate::evidence::references::{Counted, Gap, ReferenceError};
 use crate::evidence::source::CondemnedIn;
-use crate::model::reference::References;
+use crate::model::coverage::{GapCause, Reach};
+use crate::model::pin::Place;
+use crate::model::reference::{Reference, ReferenceKind, References};
 use crate::model::report::Producer;
+use std::time::Duration;
 use tracing::warn;
+
+/// Looks in one confirmation, and the pause between them.
+const LOOKS: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(1);
+/// Mount calls that one look makes itself: the mount that the walk has to find.
+const OWN_CALLS: u64 = 1;
+
+/// Whether no mount call of others was inside the kernel from one reading to the other.
+fn is_still(before: Reading, after: Reading) -> bool {
+    before.left == before.entered
+        && after.entered.wrapping_sub(before.entered) == OWN_CALLS
+        && after.untracked == before.untracked
+}
 
 impl Engine {
     /// Looks for references to condemned entries and adds them to those that are known already.
@@ -17,20 +34,80 @@ impl Engine {
         found.gaps
     }
 
-    /// Brings the live set up to the moment for condemned entries. Returns who speaks for it.
-    pub(super) fn confirm_mounts(
+    /// Brings what mount tables show up to the moment. A pin that anyone sees wins, and the work directory of an overlay
+    /// is a layer that no mount shows.
+    pub(super) fn confirm_tables(&mut self) -> Result<(), EngineError> {
+        if self.walker.is_none() || self.probes.is_none() || self.live.has_gap() {
+            return self.baseline();
+        }
+        self.take_events();
+        self.refresh()
+    }
+
+    /// Looks at mounts and references until what was seen leaves no doubt. Returns who speaks for the mounts, and what
+    /// lowers the claim.
+    ///
+    /// A descriptor that becomes a mount between a look at mounts and the next one at references is seen by neither. It
+    /// raises the kernel's count of references all the same, and it takes a mount call; so what the count cannot tell of
+    /// is looked at again until no such call was made meanwhile. Without a clock there is no telling, and the pass says so.
+    pub(super) fn confirm_by_looks(
         &mut self,
         root: usize,
         condemned: &[CondemnedIn<'_>],
-    ) -> Result<Producer, EngineError> {
-        // What tables show is brought up to the moment first: a pin that anyone sees wins, and the work directory of an
-        // overlay is a layer that no mount shows.
-        if self.walker.is_none() || self.probes.is_none() || self.live.has_gap() {
-            self.baseline()?;
-        } else {
-            self.take_events();
-            self.refresh()?;
+        mut gaps: Vec<Gap>,
+    ) -> Result<(Producer, Vec<Gap>), EngineError> {
+        for attempt in 1.. {
+            let before = self.reading();
+            let producer = self.confirm_mounts(root, condemned)?;
+            if !self.finder.is_quick() {
+                return Ok((producer, gaps));
+            }
+            let references = std::mem::take(&mut self.references);
+            gaps = self.refer(condemned, references);
+            let unsettled = match self.count(root, condemned) {
+                Ok(unsettled) => unsettled,
+                Err(error) => {
+                    warn!("condemned entries cannot be listed: {}", error_chain(&error));
+                    gaps.push((GapCause::ProcfsUnreadable, 1, Reach::Everybody));
+                    return Ok((producer, gaps));
+                }
+            };
+            let is_still = match (before, self.reading(), producer) {
+                (Some(before), Some(after), Producer::Walk) => is_still(before, after),
+                // Nothing tells.
+                _ => true,
+            };
+            if is_still || unsettled.is_empty() {
+                return Ok((producer, gaps));
+            }
+            if attempt == LOOKS {
+                let reference = Reference { kind: ReferenceKind::Unsettled, process: None, place: Place::Below };
+                unsettled.into_iter().for_each(|entry| self.references.add(entry, reference));
+                return Ok((producer, gaps));
+            }
+            std::thread::sleep(PAUSE);
         }
+        unreachable!("the last look returns")
+    }
+
+    fn reading(&self) -> Option<Reading> {
+        self.probes.as_ref().map(|probes| probes.clock().now())
+    }
+
+    /// Adds references that the kernel counts and nothing explains. Returns the entries that the count does not tell of.
+    fn count(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Vec<Vec<u8>>, ReferenceError> {
+        let Counted { referred, unsettled } = self.finder.count(condemned)?;
+        for entry in referred {
+            if self.references.of(&entry).is_empty() && !self.live.pins().is_pinned(root, &entry) {
+                let reference = Reference { kind: ReferenceKind::Counted, process: None, place: Place::Exact };
+                self.references.add(entry, reference);
+            }
+        }
+        Ok(unsettled)
+    }
+
+    /// Looks at the mounts that rely on condemned entries. Returns who speaks for them.
+    fn confirm_mounts(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Producer, EngineError> {
         let place = |condemned: &CondemnedIn<'_>| match &*condemned.path {
             [] => self.watch[root].clone(),
             path => self.watch[root].join(path),

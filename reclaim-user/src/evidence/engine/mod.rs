@@ -118,8 +118,8 @@ pub struct Engine {
     unasked: bool,
     finder: Finder,
     references: References,
-    /// The claim of the last confirmation.
-    claim: Option<Coverage>,
+    /// The claims of the last confirmation: of mounts, and of mount tables.
+    claims: Option<(Coverage, Coverage)>,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -193,7 +193,7 @@ impl Engine {
             unasked: true,
             finder: Finder::default(),
             references: References::NONE,
-            claim: None,
+            claims: None,
             live,
             taken: now,
             listed: now,
@@ -263,7 +263,7 @@ impl Engine {
     fn view(&self) -> View<'_> {
         let references = const { &References::NONE };
         let (pins, coverage) = (self.live.pins(), self.live.coverage());
-        View { pins, coverage, references, producer: self.producer(), walks: false }
+        View { pins, coverage, tables: coverage, references, producer: self.producer(), walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -394,23 +394,21 @@ impl EvidenceSource for Engine {
 
     fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {
         // Before mounts: whoever binds an entry and lets go of what it was bound by is seen by the one or the other.
-        let mut gaps = self.refer(condemned, References::NONE);
-        let producer = self.confirm_mounts(root, condemned)?;
-        if self.finder.is_quick() {
-            // Once more, for a descriptor that a call under way got by the old path.
-            let references = std::mem::take(&mut self.references);
-            gaps = self.refer(condemned, references);
-        }
+        let gaps = self.refer(condemned, References::NONE);
+        self.confirm_tables()?;
+        let (producer, gaps) = self.confirm_by_looks(root, condemned, gaps)?;
         let mut claim = match producer {
             Producer::Walk => self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities())).clone(),
             Producer::Live | Producer::Scan => self.live.coverage().clone(),
         };
+        let mut tables = self.live.coverage().clone();
         for (cause, count, reach) in gaps {
+            tables.lower(cause, count, reach.clone());
             claim.lower(cause, count, reach);
         }
-        let coverage = self.claim.insert(claim);
+        let (coverage, tables) = self.claims.insert((claim, tables));
         let walks = producer == Producer::Walk;
-        Ok(View { pins: self.live.pins(), coverage, references: &self.references, producer, walks })
+        Ok(View { pins: self.live.pins(), coverage, tables, references: &self.references, producer, walks })
     }
 }
 

@@ -1,4 +1,4 @@
-//! References by the kernel's own iterators over tasks and their open files.
+//! References by the kernel's own iterator over threads, whose open files a program goes through by itself.
 
 use super::{Found, add, known_answer, layout};
 use crate::evidence::btf::{self, LayoutError};
@@ -13,12 +13,12 @@ use aya::programs::links::LinkError;
 use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use reclaim_ebpf::reference_abi::{
-    REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_EXECUTABLE, REFERENCE_FILE,
-    REFERENCE_FILE_PROGRAM, REFERENCE_LAYOUT_GLOBAL, REFERENCE_ROOT, REFERENCE_STATE_MAP, REFERENCE_TASK_PROGRAM,
-    REFERENCE_WORKING_DIRECTORY, ReferenceRecord, ReferenceState,
+    REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_COUNT_PROGRAM, REFERENCE_COUNTED,
+    REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_FILLED, REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP,
+    REFERENCE_RECORDS, REFERENCE_ROOT, REFERENCE_STATE_MAP, REFERENCE_TASK_PROGRAM, REFERENCE_WORKING_DIRECTORY,
+    ReferenceRecord, ReferenceState,
 };
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,16 +26,23 @@ use std::time::Duration;
 
 /// Looks that are tried before tasks are said to change too fast.
 const TRIES: u32 = 32;
+/// Room for references that one look makes at most: some 70 MiB, for more than any host has of condemned entries.
+const RECORDS_MOST: u32 = 1 << 18;
 const RECORD: usize = size_of::<ReferenceRecord>();
 
-/// Why the iterators tell nothing.
+const STATE_WORDS: usize = size_of::<ReferenceState>() / size_of::<u32>();
+
+/// Why the iterator tells nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ReferenceError {
     /// The structures of this kernel cannot be looked into.
     #[error("the kernel's tasks cannot be looked into without its type information")]
     Layout(#[from] LayoutError),
-    /// The iterators cannot be found in the type information.
-    #[error("the kernel has no iterator over tasks and files; it takes Linux 5.8")]
+    /// The type information has no iterator over tasks.
+    #[error("the kernel has no iterator over tasks; it takes Linux 5.8 with CONFIG_BPF_SYSCALL and BTF")]
+    NoIterator,
+    /// The number of the iterator's type cannot be handed on.
+    #[error("the type of the iterator over tasks cannot be told")]
     Types(#[from] BtfError),
     /// The programs cannot be loaded.
     #[error("the iterators cannot be loaded; they take CAP_BPF, CAP_PERFMON, Linux 5.17 and a mild lockdown")]
@@ -97,8 +104,8 @@ pub enum ReferenceError {
         /// What they did not meet.
         what: String,
     },
-    /// The references that have to be found cannot be made.
-    #[error("{call} failed for the references that the iterators have to find")]
+    /// A call fails for the references that have to be found, or for the entries that are looked for.
+    #[error("{call} failed for what the iterators have to find")]
     Probe {
         /// The call.
         call: &'static str,
@@ -106,6 +113,9 @@ pub enum ReferenceError {
         #[source]
         source: io::Error,
     },
+    /// More than there is room for.
+    #[error("more than {RECORDS_MOST} references were met")]
+    TooMany,
     /// Tasks changed under every try.
     #[error("tasks changed under {TRIES} looks in a row")]
     Restless,
@@ -115,6 +125,19 @@ pub enum ReferenceError {
         /// What is wrong.
         what: &'static str,
     },
+}
+
+impl ReferenceError {
+    /// Whether the kernel has not what it takes. A refusal may have other causes.
+    pub(super) fn is_absence(&self) -> bool {
+        match self {
+            Self::NoIterator | Self::Layout(LayoutError::MissingStruct { .. } | LayoutError::MissingMember { .. }) => {
+                true
+            }
+            Self::Layout(LayoutError::Read { source, .. }) => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        }
+    }
 }
 
 /// One reference as the kernel sees it.
@@ -132,7 +155,9 @@ pub(super) struct Record {
 pub struct Iterators {
     programs: Ebpf,
     bases: HashMap<MapData, u64, u32>,
-    state: Array<MapData, [u32; 8]>,
+    state: Array<MapData, [u32; STATE_WORDS]>,
+    output: Array<MapData, [u8; RECORD]>,
+    room: u32,
 }
 
 impl fmt::Debug for Iterators {
@@ -147,21 +172,30 @@ impl Iterators {
     /// # Errors
     /// When they cannot be used, with why.
     pub fn load() -> Result<Self, ReferenceError> {
-        let bytes = btf::vmlinux()?;
-        let words = layout::words(&layout::layout(&bytes)?);
-        let types = Btf::parse(&bytes, aya::Endianness::default())?;
+        Self::with(REFERENCE_RECORDS)
+    }
+
+    pub(super) fn with(room: u32) -> Result<Self, ReferenceError> {
+        let (layout, types) = layout::layout(&btf::vmlinux()?)?;
+        let words = layout::words(&layout);
+        let types = Btf::parse(&types.ok_or(ReferenceError::NoIterator)?, aya::Endianness::default())?;
         let mut loader = EbpfLoader::new();
-        loader.btf(None).override_global(REFERENCE_LAYOUT_GLOBAL, &words[..], true);
+        loader.btf(None).map_max_entries(REFERENCE_OUTPUT_MAP, room).override_global(
+            REFERENCE_LAYOUT_GLOBAL,
+            &words[..],
+            true,
+        );
         let mut programs = loader.load(OBJECT).map_err(|error| ReferenceError::Load(Box::new(error)))?;
-        for (name, kind) in [(REFERENCE_FILE_PROGRAM, "task_file"), (REFERENCE_TASK_PROGRAM, "task")] {
-            iterator(&mut programs, name)?.load(kind, &types).map_err(refused(name))?;
+        iterator(&mut programs)?.load("task", &types).map_err(refused(REFERENCE_TASK_PROGRAM))?;
+        for name in [REFERENCE_BASE_PROGRAM, REFERENCE_COUNT_PROGRAM] {
+            tracepoint(&mut programs, name)?.load().map_err(refused(name))?;
         }
-        tracepoint(&mut programs)?.load().map_err(refused(REFERENCE_BASE_PROGRAM))?;
         let mut map = |name| programs.take_map(name).ok_or(ReferenceError::Object { name });
-        let (bases, state) = (map(REFERENCE_BASES_MAP)?, map(REFERENCE_STATE_MAP)?);
+        let (bases, state, output) = (map(REFERENCE_BASES_MAP)?, map(REFERENCE_STATE_MAP)?, map(REFERENCE_OUTPUT_MAP)?);
         let bases = HashMap::try_from(bases).map_err(unusable(REFERENCE_BASES_MAP))?;
         let state = Array::try_from(state).map_err(unusable(REFERENCE_STATE_MAP))?;
-        let mut iterators = Self { programs, bases, state };
+        let output = Array::try_from(output).map_err(unusable(REFERENCE_OUTPUT_MAP))?;
+        let mut iterators = Self { programs, bases, state, output, room };
         known_answer::check(&mut iterators)?;
         Ok(iterators)
     }
@@ -194,23 +228,67 @@ impl Iterators {
         }
         for attempt in 0..TRIES {
             self.look_for(directories, skip_own)?;
-            let mut records = self.run(REFERENCE_TASK_PROGRAM)?;
-            records.extend(self.run(REFERENCE_FILE_PROGRAM)?);
+            self.run()?;
             let state = self.state()?;
+            if state.unwritten != 0 {
+                self.make_room()?;
+                continue;
+            }
             if state.broken != 0 {
                 std::thread::sleep(Duration::from_micros(50 << attempt.min(6)));
                 continue;
             }
             let unmet = |what: &str| ReferenceError::Unmet { what: what.to_owned() };
-            if state.files_ended == 0 || state.tasks_ended == 0 {
+            if state.ended != 1 {
                 return Err(unmet("the end of all tasks"));
             }
             if skip_own && (state.own_tasks == 0 || (state.own_files as usize) < directories.len()) {
                 return Err(unmet("descriptors of reclaim's own that are open"));
             }
-            return Ok(records);
+            return self.written(state.records);
         }
         Err(ReferenceError::Restless)
+    }
+
+    /// The children of a directory that have more references than `idle`, and how many children the kernel knows. They
+    /// are of kind [`ReferenceKind::Counted`], or [`ReferenceKind::Unsettled`] where something in the child may be why.
+    pub(super) fn count(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        expected: u32,
+    ) -> Result<(usize, Vec<Record>), ReferenceError> {
+        for attempt in 0..TRIES {
+            self.state.set(0, [0; STATE_WORDS], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+            let mut options = RawTracePointRunOptions::new();
+            options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
+            options.args[2] = expected.into();
+            let name = REFERENCE_COUNT_PROGRAM;
+            tracepoint(&mut self.programs, name)?.test_run(options).map_err(refused(name))?;
+            let state = self.state()?;
+            if state.unwritten != 0 {
+                self.make_room()?;
+            } else if state.broken != 0 {
+                std::thread::sleep(Duration::from_micros(50 << attempt.min(6)));
+            } else if state.ended == 0 {
+                return Err(ReferenceError::Unmet { what: "a directory by its descriptor".into() });
+            } else {
+                return Ok((state.met as usize, self.written(state.records)?));
+            }
+        }
+        Err(ReferenceError::Restless)
+    }
+
+    fn written(&self, records: u32) -> Result<Vec<Record>, ReferenceError> {
+        let written = |index| record(&self.output.get(&index, 0).map_err(unusable(REFERENCE_OUTPUT_MAP))?);
+        (0..records).map(written).collect()
+    }
+
+    fn make_room(&mut self) -> Result<(), ReferenceError> {
+        if self.room >= RECORDS_MOST {
+            return Err(ReferenceError::TooMany);
+        }
+        *self = Self::with(self.room.saturating_mul(8).min(RECORDS_MOST))?;
+        Ok(())
     }
 
     fn look_for(&mut self, directories: &[BorrowedFd<'_>], skip_own: bool) -> Result<(), ReferenceError> {
@@ -219,12 +297,16 @@ impl Iterators {
             self.bases.remove(&address).map_err(unusable(REFERENCE_BASES_MAP))?;
         }
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
-        self.state.set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+        self.state
+            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0], 0)
+            .map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
             options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
             options.args[1] = number;
-            tracepoint(&mut self.programs)?.test_run(options).map_err(refused(REFERENCE_BASE_PROGRAM))?;
+            tracepoint(&mut self.programs, REFERENCE_BASE_PROGRAM)?
+                .test_run(options)
+                .map_err(refused(REFERENCE_BASE_PROGRAM))?;
         }
         let state = self.state()?;
         if state.unfound != 0 || state.bases as usize != directories.len() {
@@ -234,42 +316,28 @@ impl Iterators {
     }
 
     fn state(&self) -> Result<ReferenceState, ReferenceError> {
-        let [own, bases, unfound, own_tasks, own_files, broken, files_ended, tasks_ended] =
+        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met] =
             self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
-        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, files_ended, tasks_ended })
+        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met })
     }
 
-    fn run(&mut self, name: &'static str) -> Result<Vec<Record>, ReferenceError> {
-        let program = iterator(&mut self.programs, name)?;
+    /// Lets the iterator go over all threads.
+    fn run(&mut self) -> Result<(), ReferenceError> {
+        let name = REFERENCE_TASK_PROGRAM;
+        let program = iterator(&mut self.programs)?;
         let link = program.attach().map_err(refused(name))?;
         let link = program.take_link(link).map_err(refused(name))?;
-        let file = link.into_file().map_err(|source| ReferenceError::Link { name, source: Box::new(source) })?;
-        read(file).map_err(|source| ReferenceError::Read { name, source })?
-    }
-}
-
-/// Reads an iterator to its end.
-fn read(mut file: File) -> io::Result<Result<Vec<Record>, ReferenceError>> {
-    let (mut records, mut buffer, mut filled) = (Vec::new(), vec![0; 64 * RECORD], 0);
-    loop {
-        match file.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            // A million objects in a row of which none was written: the kernel wants to be asked again.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
-            Err(error) => return Err(error),
-        }
-        let whole = filled / RECORD * RECORD;
-        for bytes in buffer[..whole].chunks_exact(RECORD) {
-            match record(bytes) {
-                Ok(record) => records.push(record),
-                Err(error) => return Ok(Err(error)),
+        let mut file = link.into_file().map_err(|source| ReferenceError::Link { name, source: Box::new(source) })?;
+        loop {
+            match file.read(&mut [0; 8]) {
+                Ok(0) => return Ok(()),
+                Ok(_) => return Err(ReferenceError::Output { what: "text where there is none" }),
+                // A million threads in a row: the kernel wants to be asked again.
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(source) => return Err(ReferenceError::Read { name, source }),
             }
         }
-        buffer.copy_within(whole..filled, 0);
-        filled -= whole;
     }
-    Ok(if filled == 0 { Ok(records) } else { Err(ReferenceError::Output { what: "half a record" }) })
 }
 
 fn record(bytes: &[u8]) -> Result<Record, ReferenceError> {
@@ -289,18 +357,20 @@ fn record(bytes: &[u8]) -> Result<Record, ReferenceError> {
             REFERENCE_WORKING_DIRECTORY => ReferenceKind::WorkingDirectory,
             REFERENCE_ROOT => ReferenceKind::Root,
             REFERENCE_EXECUTABLE => ReferenceKind::Executable,
+            REFERENCE_COUNTED => ReferenceKind::Counted,
+            REFERENCE_FILLED => ReferenceKind::Unsettled,
             _ => return Err(absurd("a kind that it does not have")),
         },
         place: if word(offset_of!(ReferenceRecord, exact))? == 1 { Place::Exact } else { Place::Below },
     })
 }
 
-fn iterator<'a>(programs: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Iter, ReferenceError> {
+fn iterator(programs: &mut Ebpf) -> Result<&mut Iter, ReferenceError> {
+    let name = REFERENCE_TASK_PROGRAM;
     programs.program_mut(name).ok_or(ReferenceError::Object { name })?.try_into().map_err(refused(name))
 }
 
-fn tracepoint(programs: &mut Ebpf) -> Result<&mut RawTracePoint, ReferenceError> {
-    let name = REFERENCE_BASE_PROGRAM;
+fn tracepoint<'a>(programs: &'a mut Ebpf, name: &'static str) -> Result<&'a mut RawTracePoint, ReferenceError> {
     programs.program_mut(name).ok_or(ReferenceError::Object { name })?.try_into().map_err(refused(name))
 }
 

@@ -3,15 +3,27 @@
 use crate::evidence::btf::{LayoutError, Types};
 use reclaim_ebpf::reference_abi::ReferenceLayout;
 
-/// The layout of the kernel that BTF bytes describe. Pure.
+/// The type of the kernel that the iterator over threads belongs to.
+const ITERATOR: &str = "bpf_iter_task";
+
+/// The layout of the kernel that BTF bytes describe, and BTF that tells the number of its iterator over threads, or None
+/// where it has none. Pure.
 ///
 /// # Errors
 /// The bytes are malformed or lack something that is needed.
-pub(super) fn layout(bytes: &[u8]) -> Result<ReferenceLayout, LayoutError> {
+pub(super) fn layout(bytes: &[u8]) -> Result<(ReferenceLayout, Option<Vec<u8>>), LayoutError> {
     const WANTED: [&str; 10] =
         ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "mm_struct", "dentry", "qstr", "inode"];
     let types = Types::index(bytes, &WANTED)?;
-    Ok(ReferenceLayout {
+    // A ring through the parent up to 6.7, a chain from then on. The member tells.
+    let (dentry_children, dentry_sibling, siblings_are_ring) = match types.offset("dentry", &["d_children"]) {
+        Ok(children) => (children, types.offset("dentry", &["d_sib"])?, 0),
+        Err(LayoutError::MissingMember { .. }) => {
+            (types.offset("dentry", &["d_subdirs"])?, types.offset("dentry", &["d_child"])?, 1)
+        }
+        Err(error) => return Err(error),
+    };
+    let layout = ReferenceLayout {
         task_tgid: types.offset("task_struct", &["tgid"])?,
         task_leader: types.offset("task_struct", &["group_leader"])?,
         task_files: types.offset("task_struct", &["files"])?,
@@ -20,6 +32,7 @@ pub(super) fn layout(bytes: &[u8]) -> Result<ReferenceLayout, LayoutError> {
         files_fdt: types.offset("files_struct", &["fdt"])?,
         fdt_max: types.offset("fdtable", &["max_fds"])?,
         fdt_fd: types.offset("fdtable", &["fd"])?,
+        fdt_open: types.offset("fdtable", &["open_fds"])?,
         file_dentry: types.offset("file", &["f_path", "dentry"])?,
         fs_working: types.offset("fs_struct", &["pwd", "dentry"])?,
         fs_root: types.offset("fs_struct", &["root", "dentry"])?,
@@ -28,9 +41,14 @@ pub(super) fn layout(bytes: &[u8]) -> Result<ReferenceLayout, LayoutError> {
         dentry_parent: types.offset("dentry", &["d_parent"])?,
         dentry_inode: types.offset("dentry", &["d_inode"])?,
         dentry_name: types.offset("dentry", &["d_name", "name"])?,
+        dentry_count: types.offset("dentry", &["d_lockref", "count"])?,
+        dentry_children,
+        dentry_sibling,
+        siblings_are_ring,
         inode_number: types.offset("inode", &["i_ino"])?,
         inode_links: types.offset("inode", &["i_nlink"])?,
-    })
+    };
+    Ok((layout, types.with_only(ITERATOR)?))
 }
 
 /// The words that the object's global has to hold, in the order of the structure.
@@ -44,6 +62,7 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         files_fdt,
         fdt_max,
         fdt_fd,
+        fdt_open,
         file_dentry,
         fs_working,
         fs_root,
@@ -52,6 +71,10 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         dentry_parent,
         dentry_inode,
         dentry_name,
+        dentry_count,
+        dentry_children,
+        dentry_sibling,
+        siblings_are_ring,
         inode_number,
         inode_links,
     } = *layout;
@@ -64,6 +87,7 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         files_fdt,
         fdt_max,
         fdt_fd,
+        fdt_open,
         file_dentry,
         fs_working,
         fs_root,
@@ -72,6 +96,10 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         dentry_parent,
         dentry_inode,
         dentry_name,
+        dentry_count,
+        dentry_children,
+        dentry_sibling,
+        siblings_are_ring,
         inode_number,
         inode_links,
     ]

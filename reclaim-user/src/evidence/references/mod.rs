@@ -1,16 +1,20 @@
 //! References to condemned entries that are no mounts: descriptors, working directories, roots, programs that are run.
 //!
-//! After an entry was renamed no path leads to it, but whoever has one of these can bind it still. Not seen: descriptors
-//! on their way through a socket, those that only an io_uring keeps, and a call of open(2) that has resolved the old path
-//! and not yet given its descriptor.
+//! After an entry was renamed no path leads to it, but whoever has one of these can bind it still. Not seen by looks:
+//! descriptors on their way through a socket, those that only an io_uring or a mapping keeps, one that moves to a number
+//! or a task that a look has passed in that very moment, and a call of open(2) that has resolved the old path and not yet
+//! given its descriptor. The count of references (`count`) sees these too, where it can tell.
 
+mod count;
 mod iterators;
 mod known_answer;
 mod layout;
 mod procfs;
 
+pub use count::Counted;
 pub use iterators::{Iterators, ReferenceError};
 
+use super::features::Answer;
 use super::source::CondemnedIn;
 use crate::model::coverage::{GapCause, Reach};
 use crate::model::reference::{Reference, References};
@@ -42,14 +46,15 @@ enum Means {
     #[default]
     Unasked,
     Iterators(Box<Iterators>),
-    Procfs,
+    /// With why the kernel is not asked; None where that is not wanted.
+    Procfs(Option<ReferenceError>),
 }
 
 impl Finder {
     /// One that reads procfs only.
     #[must_use]
     pub fn by_procfs() -> Self {
-        Self { means: Means::Procfs }
+        Self { means: Means::Procfs(None) }
     }
 
     /// A look takes no longer than a moment.
@@ -64,19 +69,7 @@ impl Finder {
         if condemned.is_empty() {
             return Found::default();
         }
-        if matches!(self.means, Means::Unasked) {
-            let started = Instant::now();
-            self.means = match Iterators::load() {
-                Ok(iterators) => {
-                    debug!(elapsed = ?started.elapsed(), "the iterators over tasks and files are used");
-                    Means::Iterators(Box::new(iterators))
-                }
-                Err(error) => {
-                    info!("/proc is read for references to entries: {}", chain(&error));
-                    Means::Procfs
-                }
-            };
-        }
+        self.choose();
         if let Means::Iterators(iterators) = &mut self.means {
             match iterators.look(condemned) {
                 Ok(found) => return found,
@@ -84,6 +77,54 @@ impl Finder {
             }
         }
         procfs::look(condemned)
+    }
+
+    /// Counts the references to each entry of the directories. Entries are told by what the pin set calls them.
+    ///
+    /// # Errors
+    /// When the entries cannot even be listed.
+    pub fn count(&mut self, condemned: &[CondemnedIn<'_>]) -> Result<Counted, ReferenceError> {
+        let mut all = Counted::default();
+        for directory in condemned {
+            let counted = match &mut self.means {
+                Means::Iterators(iterators) => count::count(iterators, directory).or_else(|error| {
+                    warn!("references to entries cannot be counted: {}", chain(&error));
+                    count::none(directory)
+                }),
+                Means::Unasked | Means::Procfs(_) => count::none(directory),
+            }?;
+            all.referred.extend(counted.referred.iter().map(|name| key(directory, name)));
+            all.unsettled.extend(counted.unsettled.iter().map(|name| key(directory, name)));
+        }
+        Ok(all)
+    }
+
+    /// Whether the kernel tells of references itself; where it does not, /proc is read.
+    pub fn answer(&mut self) -> Answer {
+        self.choose();
+        match &self.means {
+            Means::Iterators(_) => Answer::Yes,
+            Means::Unasked | Means::Procfs(None) => Answer::No { why: "it is not asked for".to_owned() },
+            Means::Procfs(Some(error)) if error.is_absence() => Answer::No { why: chain(error) },
+            Means::Procfs(Some(error)) => Answer::Unknown { why: chain(error) },
+        }
+    }
+
+    fn choose(&mut self) {
+        if !matches!(self.means, Means::Unasked) {
+            return;
+        }
+        let started = Instant::now();
+        self.means = match Iterators::load() {
+            Ok(iterators) => {
+                debug!(elapsed = ?started.elapsed(), "the iterator over tasks is used");
+                Means::Iterators(Box::new(iterators))
+            }
+            Err(error) => {
+                info!("/proc is read for references to entries: {}", chain(&error));
+                Means::Procfs(Some(error))
+            }
+        };
     }
 }
 
@@ -94,11 +135,15 @@ fn chain(error: &dyn Error) -> String {
 
 /// Adds a reference to an entry by its name.
 fn add(references: &mut References, directory: &CondemnedIn<'_>, name: &[u8], reference: Reference) {
-    let key = match &*directory.path {
+    references.add(key(directory, name), reference);
+}
+
+/// What the pin set calls an entry.
+fn key(directory: &CondemnedIn<'_>, name: &[u8]) -> Vec<u8> {
+    match &*directory.path {
         [] => name.to_vec(),
         path => [path, name].join(&b'/'),
-    };
-    references.add(key, reference);
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ const MOST: usize = 1 << 20;
 /// Listings of tasks in one look: each brings those that came to be while the one before was read.
 const ROUNDS: usize = 4;
 /// Names of a makeshift batch's entries, which lie in the root among others, begin so.
-const MAKESHIFT: &[u8] = b".reclaim-";
+pub(super) const MAKESHIFT: &[u8] = b".reclaim-";
 
 /// Device and inode, as stat(2) tells them.
 type Identity = (u64, u64);

@@ -8,14 +8,16 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::fchdir;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where the entries are, as the pin set calls it.
 const STORE: &str = ".reclaim/batch";
@@ -56,7 +58,12 @@ impl Scene {
         mut look: impl FnMut(&[CondemnedIn<'_>]) -> Found,
     ) -> Vec<(&'static str, ReferenceKind, Place)> {
         let directory = path_only(&self.place.path().join(STORE));
-        let found = look(&[CondemnedIn { directory: directory.as_fd(), path: STORE.into() }]);
+        let found = look(&[CondemnedIn {
+            directory: directory.as_fd(),
+            path: STORE.into(),
+            held: false,
+            unlike: BTreeSet::new(),
+        }]);
         let mut seen = Vec::new();
         for name in ["a", "b"] {
             let key = format!("{STORE}/{name}");
@@ -183,6 +190,11 @@ fn host_a_descriptor_in_flight_is_not_seen_and_one_that_arrived_is() {
     let send = "a, b = socket.socketpair(socket.AF_UNIX)\nd = os.open(os.environ['STORE'] + '/a', os.O_PATH)\n\
                 a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [d]))])\nos.close(d)\n";
     expect(send, &[]);
+    in_scene(|scene| {
+        let helper = Helper::new(scene, send);
+        assert_eq!(counted(scene, &mut Iterators::load().unwrap()).1, ["a"], "the count sees it");
+        drop(helper);
+    });
     expect(&format!("{send}b.recvmsg(1, 100)"), &[("a", Descriptor, Exact)]);
 }
 
@@ -235,15 +247,128 @@ fn host_an_own_thread_counts_where_the_own_process_is_not_left_out() {
     });
 }
 
-/// More output than the kernel's buffer of eight pages holds.
+/// More than there is room for at first, so that more has to be made.
 #[test]
 fn host_a_long_answer_is_whole() {
     in_scene(|scene| {
-        let helper = Helper::new(scene, "d = [os.open(os.environ['STORE'] + '/a', os.O_PATH) for _ in range(900)]");
+        let script = "d = [os.open(os.environ['STORE'] + '/' + 'ab'[i % 2], os.O_PATH) for i in range(900)]";
+        let helper = Helper::new(scene, script);
         let directory = path_only(&scene.place.path().join(STORE));
-        let mut iterators = Iterators::load().unwrap();
+        let mut iterators = Iterators::with(16).unwrap();
         let records = iterators.records(&[directory.as_fd()], true).unwrap();
         assert_eq!(records.iter().filter(|record| record.process == helper.id()).count(), 900);
+    });
+}
+
+/// What the count says of the entries: in doubt, and referred to.
+fn counted(scene: &Scene, iterators: &mut Iterators) -> (Vec<String>, Vec<String>) {
+    counted_by_holder(scene, iterators, false, &[])
+}
+
+/// The same for somebody who holds each entry, or none, but for those that are named.
+fn counted_by_holder(
+    scene: &Scene,
+    iterators: &mut Iterators,
+    held: bool,
+    unlike: &[&str],
+) -> (Vec<String>, Vec<String>) {
+    let directory = path_only(&scene.place.path().join(STORE));
+    let unlike = unlike.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let condemned = CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held, unlike };
+    let count::Counted { referred, unsettled } = count::count(iterators, &condemned).unwrap();
+    let text = |names: Vec<Vec<u8>>| {
+        let mut names: Vec<_> = names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
+        names.sort();
+        names
+    };
+    (text(unsettled), text(referred))
+}
+
+#[test]
+fn host_the_count_tells_of_every_reference_whoever_has_it() {
+    in_scene(|scene| {
+        let mut iterators = Iterators::load().unwrap();
+        let in_doubt = vec!["b".to_owned()];
+        let mut expect = |referred: &[&str], what: &str| {
+            let referred = referred.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            assert_eq!(counted(scene, &mut iterators), (in_doubt.clone(), referred), "{what}");
+        };
+        expect(&[], "nobody");
+        let own = path_only(&scene.entry("a"));
+        expect(&["a"], "a descriptor");
+        drop(own);
+        expect(&[], "nobody again");
+        let target = scene.place.path().join("target");
+        fs::create_dir(&target).unwrap();
+        mount(Some(&scene.entry("a")), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        expect(&["a"], "a mount");
+        let inside = fs::File::create(target.join("file")).unwrap();
+        fs::remove_file(target.join("file")).unwrap();
+        umount2(&target, MntFlags::MNT_DETACH).unwrap();
+        // Its file has no name any more, but is in it all the same: the looks have to tell.
+        assert_eq!(counted(scene, &mut iterators), (vec!["a".to_owned(), "b".to_owned()], vec![]));
+        drop(inside);
+        assert_eq!(counted(scene, &mut iterators), (vec!["b".to_owned()], vec![]));
+    });
+}
+
+#[test]
+fn host_a_descriptor_of_the_callers_own_is_told_from_those_of_others() {
+    in_scene(|scene| {
+        let mut iterators = Iterators::load().unwrap();
+        // `b` holds something, so it is in doubt whoever holds it.
+        let mut expect = |held: bool, unlike: &[&str], in_doubt: &[&str], referred: &[&str], what: &str| {
+            let told = counted_by_holder(scene, &mut iterators, held, unlike);
+            let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            assert_eq!(told, (text(in_doubt), text(referred)), "{what}");
+        };
+        expect(true, &["b"], &["b"], &["a"], "it is said to be held and is not");
+        let own = path_only(&scene.entry("a"));
+        expect(true, &["b"], &["b"], &[], "held");
+        expect(false, &["a"], &["b"], &[], "the only one that is held");
+        expect(true, &["a", "b"], &["a", "b"], &[], "it is said not to be held, unlike the rest");
+        let other = path_only(&scene.entry("a"));
+        expect(true, &["b"], &["b"], &["a"], "held, and somebody has another");
+        expect(false, &["a"], &["b"], &["a"], "the only one that is held, and somebody has another");
+        drop((own, other));
+        expect(false, &["a"], &["a", "b"], &[], "the only one that is said to be held, and is not");
+    });
+}
+
+/// Nothing that is looked at is taken, so that what was closed a moment ago can be unmounted.
+#[test]
+fn host_a_look_makes_no_mount_of_others_busy() {
+    in_scene(|scene| {
+        let mut iterators = Iterators::load().unwrap();
+        let directory = path_only(&scene.place.path().join(STORE));
+        let target = scene.place.path().join("target");
+        fs::create_dir(&target).unwrap();
+        let (done, looks) = (AtomicBool::new(false), AtomicU32::new(0));
+        let busy = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    iterators.records(&[directory.as_fd()], false).unwrap();
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let begun = Instant::now();
+            let busy = (0..20_000)
+                // Emulated processors take their time.
+                .take_while(|_| begun.elapsed() < Duration::from_secs(15))
+                .filter(|_| {
+                    mount(Some(&scene.entry("a")), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+                    drop(fs::File::create(target.join("file")).unwrap());
+                    umount2(&target, MntFlags::empty())
+                        .inspect_err(|_| umount2(&target, MntFlags::MNT_DETACH).unwrap())
+                        .is_err()
+                })
+                .count();
+            done.store(true, Ordering::Relaxed);
+            busy
+        });
+        let looks = looks.into_inner();
+        assert!(looks > 20, "{looks} looks met hardly a mount");
+        assert_eq!(busy, 0, "mounts were busy for one of {looks} looks");
     });
 }
 

@@ -284,17 +284,22 @@ pub(in crate::evidence) fn filtered(procfs: &Procfs) -> bool {
 
 /// What the host says of user ids: the overflow id, and `/etc/subuid` with owners by name or number.
 ///
-/// A name that nobody has is left out. A file that is there and cannot be read could name anybody. The overflow id is 65534 where the kernel does not tell it, as in the kernel.
+/// A name that nobody has is left out. A file that is there and cannot be read could name anybody. An overflow id that
+/// is not told could be any, since whoever set another one than the kernel's own may hide it too.
 #[must_use]
 pub fn identities() -> Identities {
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-    let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534);
+    let overflow = overflow.and_then(|text| overflow_id(&text));
     let text = match std::fs::read_to_string("/etc/subuid") {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(String::new()),
         text => text.ok(),
     };
     let uid_of = |name: &str| nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
     Identities { overflow, subordinate: text.map(|text| subordinate(&text, uid_of)) }
+}
+
+fn overflow_id(text: &str) -> Option<u32> {
+    text.trim().parse().ok()
 }
 
 fn subordinate(text: &str, uid_of: impl Fn(&str) -> Option<u32>) -> BTreeMap<u32, Vec<RangeInclusive<u32>>> {
@@ -314,6 +319,11 @@ fn subordinate(text: &str, uid_of: impl Fn(&str) -> Option<u32>) -> BTreeMap<u32
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_overflow_id_that_makes_no_sense_is_none() {
+        assert_eq!((overflow_id("65533\n"), overflow_id(""), overflow_id("-1")), (Some(65_533), None, None));
+    }
 
     #[test]
     fn subordinate_ranges_belong_to_names_and_numbers() {

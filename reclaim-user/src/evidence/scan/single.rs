@@ -147,6 +147,8 @@ impl Scanner {
                 None => {}
             }
         }
+        // Without the list, that no task is in it does not mean that it is gone, whatever else was looked at: an open
+        // mountinfo file keeps a namespace alive and names it nowhere (`struct proc_mounts` of <fs/mount.h>).
         let found = tasks::list(procfs).map_err(|source| ScanError::Own { file: "", source })?;
         let tasks = found.by_namespace.get(&namespace).map_or(&[][..], Vec::as_slice);
         let open = tasks.iter().find_map(|task| {

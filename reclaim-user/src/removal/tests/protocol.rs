@@ -133,6 +133,23 @@ fn leftovers_are_restored_or_removed_first() {
     assert!(sandbox.can_write(&room.path("outside")));
 }
 
+/// Only tables tell of the work directory of an overlay, which is never empty.
+#[test]
+fn what_may_hold_something_goes_only_when_the_tables_cover_it_too() {
+    for (remove, expected) in [
+        (RemoveRule::Empty, (Verdict::Removed, None)),
+        (RemoveRule::Tree, (Verdict::Restored, Some(Reason::NoEvidence))),
+    ] {
+        let room = Room::new();
+        // It comes to the confirmation without having been listed.
+        leftover(&room, "01234567-1-2-3", &["a"]);
+        let mut evidence = Evidence::of(&room);
+        evidence.tables_gap = true;
+        let told = run(&RootConfig { remove, ..room.rules() }, &mut evidence);
+        assert_eq!(told.of("a"), expected, "{remove:?}: {told:#?}");
+    }
+}
+
 #[test]
 fn leftovers_come_back_when_evidence_is_too_weak() {
     let room = Room::new();

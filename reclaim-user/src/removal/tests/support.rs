@@ -131,6 +131,9 @@ pub(super) struct Evidence {
     pub(super) confirm_fails: bool,
     /// Sees no real mounts at all.
     pub(super) blind: bool,
+    /// Mount tables show less than all.
+    pub(super) tables_gap: bool,
+    pub(super) tables: Coverage,
     pub(super) consulted: usize,
     pub(super) confirmed: usize,
 }
@@ -161,6 +164,8 @@ impl Evidence {
             consults_left: None,
             confirm_fails: false,
             blind: false,
+            tables_gap: false,
+            tables: full(),
             consulted: 0,
             confirmed: 0,
         }
@@ -193,6 +198,14 @@ impl Evidence {
             self.coverage.lower(crate::model::coverage::GapCause::TaskUnreadable, 1, reach.clone());
         }
         self.early_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
+        self.tables = self.coverage.clone();
+        if self.tables_gap {
+            self.tables.lower(
+                crate::model::coverage::GapCause::NamespaceUnread,
+                1,
+                crate::model::coverage::Reach::Everybody,
+            );
+        }
         if fresh {
             self.late_pins.iter().cloned().for_each(|pin| self.pins.add_loose(pin));
         }
@@ -200,7 +213,8 @@ impl Evidence {
 
     fn view(&self) -> View<'_> {
         let (pins, coverage, references) = (&self.pins, &self.coverage, &self.references);
-        View { pins, coverage, references, producer: Producer::Scan, walks: false }
+        let tables = &self.tables;
+        View { pins, coverage, tables, references, producer: Producer::Scan, walks: false }
     }
 
     /// A pin on a place below the root.
@@ -218,7 +232,7 @@ impl Evidence {
 }
 
 fn full() -> Coverage {
-    Coverage::full(Identities { overflow: 65_534, subordinate: Some(BTreeMap::new()) })
+    Coverage::full(Identities { overflow: Some(65_534), subordinate: Some(BTreeMap::new()) })
 }
 
 impl EvidenceSource for Evidence {

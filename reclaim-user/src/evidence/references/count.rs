@@ -1,0 +1,86 @@
+//! Whether anybody at all refers to a condemned entry, by the number of references that the kernel counts to it.
+//!
+//! Every look at tasks or mounts takes a while, and a reference that becomes a mount and a mount that becomes a reference
+//! can slip through between any two of them. The count is one number, and everything raises it: a mount, a descriptor
+//! wherever it is, a call that has looked a path up. An entry that no path leads to and that nobody refers to stays so.
+
+use super::iterators::{Iterators, Record, ReferenceError};
+use super::procfs::MAKESHIFT;
+use crate::evidence::source::CondemnedIn;
+use crate::model::reference::ReferenceKind;
+use crate::sys::directory::{Names, Reader, open_child};
+use nix::errno::Errno;
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
+    fstatfs,
+};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Entries that the count does not prove free: by their names in a directory, or by what the pin set calls them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Somebody refers to them.
+    pub referred: Vec<Vec<u8>>,
+    /// It cannot be told from the number.
+    pub unsettled: Vec<Vec<u8>>,
+}
+
+/// Counts references to the entries of one directory.
+pub(super) fn count(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceError> {
+    let directory = condemned.directory;
+    let idle = fstatfs(directory).map_err(failed("fstatfs"))?;
+    if let (Some(idle), false) = (idle_references(idle.filesystem_type()), condemned.path.is_empty()) {
+        let (met, records) = iterators.count(directory, idle + u32::from(condemned.held))?;
+        // One that the kernel has no dentry of has no reference either; but whether it was missed cannot be told.
+        if met == listed(directory, |_| ())?.len() {
+            return Ok(judged(records, idle, condemned));
+        }
+    }
+    none(condemned)
+}
+
+/// What the numbers of references tell. Those of entries that the caller holds as it holds most are written only where
+/// they are others than that makes them.
+fn judged(records: Vec<Record>, idle: u32, condemned: &CondemnedIn<'_>) -> Counted {
+    let mut counted = Counted::default();
+    let mut silent = condemned.unlike.clone();
+    for Record { name, kind, process: references, .. } in records {
+        let held = condemned.held != silent.remove(&name);
+        match kind {
+            _ if references == idle + u32::from(held) => {}
+            ReferenceKind::Counted => counted.referred.push(name),
+            _ => counted.unsettled.push(name),
+        }
+    }
+    // As many as one that is held has: of others, or of what is in it.
+    counted.unsettled.extend(silent);
+    counted
+}
+
+/// What is known of the entries of one directory where nothing is counted.
+pub(super) fn none(condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceError> {
+    let mut unsettled = listed(condemned.directory, <[u8]>::to_vec)?;
+    unsettled.retain(|name| !condemned.path.is_empty() || name.starts_with(MAKESHIFT));
+    Ok(Counted { referred: Vec::new(), unsettled })
+}
+
+/// References that a dentry has which nobody uses; None for a file system that is not known to be one or the other. What
+/// lives in memory alone keeps each name by a reference.
+fn idle_references(file_system: FsType) -> Option<u32> {
+    match file_system {
+        TMPFS_MAGIC => Some(1),
+        EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | F2FS_SUPER_MAGIC | OVERLAYFS_SUPER_MAGIC => Some(0),
+        _ => None,
+    }
+}
+
+fn listed<T>(directory: BorrowedFd<'_>, take: impl Fn(&[u8]) -> T) -> Result<Vec<T>, ReferenceError> {
+    let own = open_child(directory.as_fd(), c".").map_err(failed("openat2"))?;
+    let (mut reader, mut names) = (Reader::default(), Names::default());
+    while reader.read(&own, &mut names).map_err(failed("getdents64"))? {}
+    Ok((0..names.len()).filter_map(|index| names.get(index)).map(|(name, _, _)| take(name.to_bytes())).collect())
+}
+
+fn failed(call: &'static str) -> impl FnOnce(Errno) -> ReferenceError {
+    move |errno| ReferenceError::Probe { call, source: errno.into() }
+}
