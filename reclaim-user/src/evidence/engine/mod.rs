@@ -19,7 +19,7 @@ pub use status::{EngineStatus, HookLine};
 pub use walked::Asked;
 
 use super::clock::{Reading, Waited};
-use super::probes::{ProbeError, ProbeOptions, Probes, Rung};
+use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
@@ -336,14 +336,12 @@ impl Engine {
 }
 
 fn attach(span: Span) -> Result<Probes, ProbeError> {
-    let default = || Probes::attach(ProbeOptions::default());
-    match span {
-        Span::Service => default(),
-        Span::Command | Span::Question => {
-            let brief = ProbeOptions { rung: Some(Rung::EverySyscall), ..ProbeOptions::default() };
-            Probes::attach(brief).or_else(|_| default())
-        }
-    }
+    let rungs = Rungs::from_environment();
+    let rungs = match span {
+        Span::Service => rungs,
+        Span::Command | Span::Question => rungs.first(Rung::EverySyscall),
+    };
+    Probes::attach(ProbeOptions { rungs, ..ProbeOptions::default() })
 }
 
 fn scanned(scanner: &mut Scanner, watch: &[Location]) -> Result<LiveSet, ScanError> {
