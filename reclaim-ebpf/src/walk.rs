@@ -36,6 +36,8 @@ static WALK_BASES: HashMap<u64, u32> = HashMap::with_max_entries(WALK_BASE_SLOTS
 #[map]
 static WALK_OUTPUT: Array<WalkRecord> = Array::with_max_entries(WALK_RECORDS, MMAPABLE);
 #[map]
+static WALK: Array<Walk> = Array::with_max_entries(1, 0);
+#[map]
 static WALK_STATE: Array<WalkState> = Array::with_max_entries(1, MMAPABLE);
 
 /// An offset of [`WALK_LAYOUT`]. Volatile, since the loader changes what the compiler takes for a constant.
@@ -48,20 +50,21 @@ macro_rules! offset {
     };
 }
 
-/// Where the walk is.
+/// Where the walk is. In a map and not on the stack, since the functions below are verified each by itself.
+#[repr(C)]
+#[derive(Clone, Copy)]
 struct Walk {
     /// Where the list ends: its head, or a null pointer.
     end: usize,
     mount: usize,
-    /// The child that is next, as the address of its link; the mount's own list head when there is none left.
+    /// The child that is next, as the address of its link; 0 when the mount itself is.
     child: usize,
     mounts: u64,
     children: u64,
     capacity: u32,
     records: u32,
     outcome: u32,
-    /// See [`unknown_zero`].
-    zero: u64,
+    reserved: u32,
 }
 
 /// A way up from a place to the entry that it is in.
@@ -78,51 +81,44 @@ struct Climb {
 /// Walks the file system of the file whose descriptor is the first argument.
 #[raw_tracepoint]
 fn walk(context: RawTracePointContext) -> i32 {
-    let (Some(state), Some(zero)) = (WALK_STATE.get_ptr_mut(0), unknown_zero()) else { return 0 };
-    // SAFETY: the value of a map that lives as long as the program.
-    let capacity = unsafe { (*state).capacity };
-    let mut walk = Walk {
+    let (Some(state), Some(walk)) = (WALK_STATE.get_ptr_mut(0), WALK.get_ptr_mut(0)) else { return 0 };
+    // SAFETY: the values of maps that live as long as the program; one walk runs at a time.
+    let (state, walk) = unsafe { (&mut *state, &mut *walk) };
+    let capacity = state.capacity;
+    *walk = Walk {
         end: 0,
         mount: 0,
-        child: zero as usize,
-        mounts: zero,
-        children: zero,
+        child: 0,
+        mounts: 0,
+        children: 0,
         capacity,
-        records: zero as u32,
+        records: 0,
         outcome: WALK_TOO_LONG,
-        zero,
+        reserved: 0,
     };
     match super_block(context.arg(0)) {
         Some(super_block) if walk.begin(super_block) => {
             if walk.mount == 0 {
                 walk.outcome = WALK_DONE;
             } else {
-                let context = (&raw mut walk).cast::<c_void>();
-                // SAFETY: the callback takes the context that is handed in here, which outlives the call.
-                unsafe { generated::bpf_loop(WALK_STEPS, step as *const () as *mut c_void, context, 0) };
+                // SAFETY: the callback takes no context.
+                unsafe { generated::bpf_loop(WALK_STEPS, step as *const () as *mut c_void, ptr::null_mut(), 0) };
             }
         }
         Some(_) => walk.outcome = WALK_BROKEN,
         None => walk.outcome = WALK_NO_FILE,
     }
-    let result = WalkState {
-        mounts: walk.mounts,
-        children: walk.children,
-        capacity,
-        records: walk.records,
-        outcome: walk.outcome,
-        reserved: 0,
-    };
-    // SAFETY: as above; userspace looks only after the run.
-    unsafe { *state = result };
+    let Walk { mounts, children, records, outcome, .. } = *walk;
+    *state = WalkState { mounts, children, capacity, records, outcome, reserved: 0 };
     0
 }
 
 /// One step: the mount itself when it is new, else one mount on it.
 #[inline(never)]
-extern "C" fn step(_index: u32, context: *mut c_void) -> i64 {
-    // SAFETY: `walk` hands in its own, and nobody else holds it while the loop runs.
-    let walk = unsafe { &mut *context.cast::<Walk>() };
+extern "C" fn step(_index: u32, _context: *mut c_void) -> i64 {
+    let Some(walk) = WALK.get_ptr_mut(0) else { return 1 };
+    // SAFETY: the value of a map that lives as long as the program; one walk runs at a time.
+    let walk = unsafe { &mut *walk };
     match walk.advance() {
         Ok(true) => 0,
         Ok(false) => {
@@ -151,38 +147,40 @@ impl Walk {
         true
     }
 
-    /// Returns whether there is more.
+    /// Reports the mount when it is new, else one mount on it, and goes on. Returns whether there is more.
     #[inline(always)]
     fn advance(&mut self) -> Result<bool, u32> {
         let mount = self.mount;
         let children = mount + offset!(mount_children);
-        if self.child == 0 {
+        let link = self.child;
+        let (reported, place, role, next);
+        if link == 0 {
+            (reported, role) = (mount, WALK_SOURCE);
+            place = mount + offset!(mount_root);
+            next = children;
             self.mounts += 1;
-            let root = read(mount + offset!(mount_root)).ok_or(WALK_BROKEN)?;
-            self.report(mount, root, WALK_SOURCE)?;
-            self.child = read(children).ok_or(WALK_BROKEN)?;
-            if self.child != children {
-                return Ok(true);
-            }
-        }
-        if self.child != children {
-            let link = self.child;
-            let child = link.wrapping_sub(offset!(mount_child));
+        } else {
+            (reported, role) = (link.wrapping_sub(offset!(mount_child)), WALK_TARGET);
             // A child that was unmounted or moved meanwhile leads out of this mount's list.
-            if read::<usize>(child + offset!(mount_parent)) != Some(mount) {
+            if read::<usize>(reported + offset!(mount_parent)) != Some(mount) {
                 return Err(WALK_BROKEN);
             }
+            place = reported + offset!(mount_point);
+            next = link;
             self.children += 1;
-            let point = read(child + offset!(mount_point)).ok_or(WALK_BROKEN)?;
-            self.report(child, point, WALK_TARGET)?;
-            let next: usize = read(link).ok_or(WALK_BROKEN)?;
-            if next == link || next == 0 {
-                return Err(WALK_BROKEN);
-            }
+        }
+        let place: usize = read(place).ok_or(WALK_BROKEN)?;
+        let outcome = walk_report(reported as u64, place as u64, role.into());
+        if outcome != u64::from(WALK_DONE) {
+            return Err(outcome as u32);
+        }
+        let next: usize = read(next).ok_or(WALK_BROKEN)?;
+        if next == 0 || next == link {
+            return Err(WALK_BROKEN);
+        }
+        if next != children {
             self.child = next;
-            if next != children {
-                return Ok(true);
-            }
+            return Ok(true);
         }
         let next: usize = read(mount + offset!(mount_next)).ok_or(WALK_BROKEN)?;
         if next == self.end {
@@ -196,58 +194,71 @@ impl Walk {
         self.child = 0;
         Ok(true)
     }
+}
 
-    /// Writes a record if the place lies in an entry.
-    #[inline(always)]
-    fn report(&mut self, mount: usize, place: usize, role: u32) -> Result<(), u32> {
-        let flag = self.zero as u32;
-        let mut climb = Climb { dentry: place, levels: flag, base: self.zero, arrived: flag, broken: flag };
-        let context = (&raw mut climb).cast::<c_void>();
-        // SAFETY: the callback takes the context that is handed in here, which outlives the call.
-        unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
-        if climb.broken != 0 {
-            return Err(WALK_BROKEN);
-        }
-        if climb.arrived == 0 {
-            return Err(WALK_TOO_LONG);
-        }
-        if climb.base == 0 {
-            return Ok(());
-        }
-        if is_removed(climb.dentry).ok_or(WALK_BROKEN)? {
-            return Ok(());
-        }
-        if self.records >= self.capacity {
-            return Err(WALK_FULL);
-        }
-        let Some(record) = WALK_OUTPUT.get_ptr_mut(self.records) else { return Err(WALK_FULL) };
-        let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
-        let (_, entry) = inode(climb.dentry).ok_or(WALK_BROKEN)?;
-        let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
-        let id: u32 = read(mount + offset!(mount_id)).ok_or(WALK_BROKEN)?;
-        // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
-        let record = unsafe { &mut *record };
-        record.base = climb.base;
-        record.entry = entry;
-        record.mount = id.into();
-        record.namespace = namespace;
-        record.role = role;
-        record.state = state;
-        record.exact = u32::from(climb.levels == 0);
-        // SAFETY: the destination has as many bytes as are asked for at most; the helper checks the source.
-        let length = unsafe {
-            generated::bpf_probe_read_kernel_str(
-                record.name.as_mut_ptr().cast(),
-                WALK_NAME as u32,
-                name as *const c_void,
-            )
-        };
-        if length <= 0 {
-            return Err(WALK_BROKEN);
-        }
-        self.records += 1;
-        Ok(())
+/// Writes a record if the place lies in an entry. Returns [`WALK_DONE`], or with what the walk ends.
+///
+/// Visible outside the object, for then the kernel's verifier goes through it once, whatever calls it.
+/// <Documentation/bpf/verifier.rst>
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_report(mount: u64, place: u64, role: u64) -> u64 {
+    let outcome = match report(mount as usize, place as usize, role as u32) {
+        Ok(()) => WALK_DONE,
+        Err(outcome) => outcome,
+    };
+    outcome.into()
+}
+
+#[inline(always)]
+fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
+    let zero = unknown_zero().ok_or(WALK_BROKEN)?;
+    let flag = zero as u32;
+    let mut climb = Climb { dentry: place, levels: flag, base: zero, arrived: flag, broken: flag };
+    let context = (&raw mut climb).cast::<c_void>();
+    // SAFETY: the callback takes the context that is handed in here, which outlives the call.
+    unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
+    if climb.broken != 0 {
+        return Err(WALK_BROKEN);
     }
+    if climb.arrived == 0 {
+        return Err(WALK_TOO_LONG);
+    }
+    if climb.base == 0 {
+        return Ok(());
+    }
+    if is_removed(climb.dentry).ok_or(WALK_BROKEN)? {
+        return Ok(());
+    }
+    let walk = WALK.get_ptr_mut(0).ok_or(WALK_BROKEN)?;
+    // SAFETY: the value of a map that lives as long as the program; one walk runs at a time.
+    let walk = unsafe { &mut *walk };
+    if walk.records >= walk.capacity {
+        return Err(WALK_FULL);
+    }
+    let record = WALK_OUTPUT.get_ptr_mut(walk.records).ok_or(WALK_FULL)?;
+    let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
+    let (_, entry) = inode(climb.dentry).ok_or(WALK_BROKEN)?;
+    let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
+    let id: u32 = read(mount + offset!(mount_id)).ok_or(WALK_BROKEN)?;
+    // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
+    let record = unsafe { &mut *record };
+    record.base = climb.base;
+    record.entry = entry;
+    record.mount = id.into();
+    record.namespace = namespace;
+    record.role = role;
+    record.state = state;
+    record.exact = u32::from(climb.levels == 0);
+    // SAFETY: the destination has as many bytes as are asked for at most; the helper checks the source.
+    let length = unsafe {
+        generated::bpf_probe_read_kernel_str(record.name.as_mut_ptr().cast(), WALK_NAME as u32, name as *const c_void)
+    };
+    if length <= 0 {
+        return Err(WALK_BROKEN);
+    }
+    walk.records += 1;
+    Ok(())
 }
 
 /// One level up: ends at a child of a base, or at the root of the file system.
