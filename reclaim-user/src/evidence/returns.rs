@@ -198,7 +198,7 @@ mod tests {
             say.send(number()).expect("the test listens");
             wait.recv().expect_err("nothing is sent");
         });
-        let other = InFlightCall { thread: hear.recv().expect("it starts"), number: 8, ..own.clone() };
+        let other = InFlightCall { thread: hear.recv().expect("it starts"), number: 8, ..own };
         while stragglers::observe(other.process, other.thread).expect("it lives").is_some() {
             std::thread::yield_now();
         }

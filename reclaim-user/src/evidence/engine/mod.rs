@@ -62,8 +62,10 @@ pub enum EvidenceChoice {
 pub enum Span {
     /// For a single question: no probe is attached unless the live set is asked for. Attaching takes longer than a scan.
     Question,
-    /// For one command: by the rung that is attached and detached at once, though it costs others more meanwhile. Closing
-    /// the tracepoints of single system calls takes the kernel some 70 ms for each.
+    /// For one command: by the rung that is attached and detached at once, though it costs others more meanwhile. The
+    /// kernel waits for grace periods whenever it takes a program off a function or a tracepoint of its own. Measured in
+    /// an emulated machine with Linux 6.12, all hooks together, to attach and try and to detach: fentry 4.1 and 4.6 s,
+    /// kprobes 2.7 and 4.3 s, tracepoints of single calls 0.5 and 1.2 s, the tracepoints of every call 0.5 and 0.01 s.
     Command,
     /// For good: by the rung that costs others least.
     #[default]
