@@ -222,12 +222,14 @@ fn functions_are_compared_with_the_prototype_that_is_relied_on() {
     function(&mut builder, "narrow", integer, &[pointer]);
     function(&mut builder, "unsigned", unsigned, &[pointer]);
     function(&mut builder, "void", 0, &[pointer]);
+    let twice = function(&mut builder, "twice", long, &[pointer]);
     function(&mut builder, "twice", long, &[pointer]);
-    function(&mut builder, "twice", long, &[pointer]);
+    function(&mut builder, "mixed", long, &[pointer]);
+    function(&mut builder, "mixed", long, &[]);
     builder.head("odd", 12, 0, false, long);
     let bytes = builder.bytes();
     let types = Types::index(&bytes, &[]).expect("well formed");
-    let names = ["fits", "two", "value", "stranger", "narrow", "unsigned", "void", "twice", "odd", "none"];
+    let names = ["fits", "two", "value", "stranger", "narrow", "unsigned", "void", "twice", "mixed", "odd", "none"];
     let names = names.map(str::to_owned);
     let found = types.functions(&names, Prototype { parameters: &["pt_regs"], returns: 8 }).expect("well formed");
     assert_eq!(found.get("fits"), Some(&Function::Fits(fits)));
@@ -242,6 +244,7 @@ fn functions_are_compared_with_the_prototype_that_is_relied_on() {
     for name in ["narrow", "unsigned", "void"] {
         assert_eq!(said(name), "it does not return an integer with a sign of 8 bytes");
     }
-    assert_eq!(said("twice"), "there are several of that name");
+    assert_eq!(found.get("twice"), Some(&Function::Fits(twice)));
+    assert_eq!(said("mixed"), "it takes 0 arguments and not 1");
     assert_eq!(said("odd"), "it has no prototype");
 }

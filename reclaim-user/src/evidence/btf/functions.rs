@@ -51,9 +51,12 @@ impl Types<'_> {
                 None => Function::Fits(number),
                 Some(difference) => Function::Differs(difference),
             };
-            let function = match found.remove(name) {
-                None => function,
-                Some(_) => Function::Differs("there are several of that name".to_owned()),
+            // A weak function and the one in its place can both be there; programs are put on what the kernel's symbols
+            // lead to, so all of them have to fit.
+            let function = match (found.remove(name), function) {
+                (Some(Function::Differs(how)), _) | (_, Function::Differs(how)) => Function::Differs(how),
+                (Some(first), Function::Fits(_)) => first,
+                (None, only) => only,
             };
             found.insert(name, function);
         }
