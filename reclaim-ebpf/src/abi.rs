@@ -32,8 +32,11 @@ pub const COUNTER_LOST: u32 = 3;
 pub const COUNTER_UNTRACKED: u32 = 4;
 /// Records sent with namespace 0, because the task's mount namespace could not be read.
 pub const COUNTER_UNREADABLE: u32 = 5;
-/// The generation that calls enter under, below [`GENERATIONS`]. The only slot that userspace writes.
+/// The generation that calls enter under, below [`GENERATIONS`]. Set by userspace.
 pub const COUNTER_GENERATION: u32 = 6;
+/// Returns that no program saw, of calls that were counted in, and runs of programs that the kernel left out. Each one
+/// may stand for a record that was never numbered. Userspace adds what it finds.
+pub const COUNTER_MISSED: u32 = 7;
 /// First of [`GENERATIONS`] slots: calls that entered under each generation.
 ///
 /// Whoever waits moves [`COUNTER_GENERATION`] on and watches the others until as many calls have left each as entered
@@ -43,8 +46,14 @@ pub const COUNTER_GENERATION_ENTERED: u32 = 8;
 pub const COUNTER_GENERATION_LEFT: u32 = 16;
 /// Number of generations; a power of two.
 pub const GENERATIONS: u32 = 8;
+/// First of [`HOOK_SLOTS`] slots: calls that entered, by the tag of their hook.
+pub const COUNTER_HOOK_ENTERED: u32 = 24;
+/// First of [`HOOK_SLOTS`] slots: calls that left by a return that was seen, by the tag of their hook.
+pub const COUNTER_HOOK_LEFT: u32 = 40;
+/// Room for hooks among the counters; a power of two.
+pub const HOOK_SLOTS: u32 = 16;
 /// Number of counters.
-pub const COUNTER_SLOTS: u32 = 24;
+pub const COUNTER_SLOTS: u32 = 56;
 
 /// Room for calls in flight at one time.
 pub const IN_FLIGHT_SLOTS: u32 = 16_384;
@@ -156,19 +165,24 @@ pub struct Layout {
     pub regs_number: u32,
     /// Where `struct pt_regs` keeps the first argument of the system call.
     pub regs_first: u32,
+    /// Where `struct pt_regs` keeps the first argument of a 32-bit caller's system call.
+    pub regs_first_32: u32,
     /// 1 once the offsets above are filled in; while 0, records carry namespace 0.
     pub known: u32,
 }
 
 /// Size of a [`Layout`] in the object.
-pub const LAYOUT_SIZE: usize = 48;
+pub const LAYOUT_SIZE: usize = 52;
 
 const _: () = assert!(core::mem::size_of::<Event>() == EVENT_SIZE);
 const _: () = assert!(core::mem::size_of::<InFlight>() == IN_FLIGHT_SIZE);
 const _: () = assert!(core::mem::size_of::<Layout>() == LAYOUT_SIZE);
 const _: () = assert!(GENERATIONS.is_power_of_two());
 const _: () = assert!(COUNTER_GENERATION_ENTERED + GENERATIONS <= COUNTER_GENERATION_LEFT);
-const _: () = assert!(COUNTER_GENERATION_LEFT + GENERATIONS <= COUNTER_SLOTS);
+const _: () = assert!(COUNTER_GENERATION_LEFT + GENERATIONS <= COUNTER_HOOK_ENTERED);
+const _: () = assert!(HOOK_SLOTS.is_power_of_two() && HOOK_DEPART < HOOK_SLOTS);
+const _: () = assert!(COUNTER_HOOK_ENTERED + HOOK_SLOTS <= COUNTER_HOOK_LEFT);
+const _: () = assert!(COUNTER_HOOK_LEFT + HOOK_SLOTS <= COUNTER_SLOTS);
 
 impl Layout {
     /// The bytes that the object's global has to hold.
@@ -186,6 +200,7 @@ impl Layout {
             signal_nr_threads,
             regs_number,
             regs_first,
+            regs_first_32,
             known,
         } = *self;
         let words = [
@@ -200,6 +215,7 @@ impl Layout {
             signal_nr_threads,
             regs_number,
             regs_first,
+            regs_first_32,
             known,
         ];
         let mut bytes = [0; LAYOUT_SIZE];

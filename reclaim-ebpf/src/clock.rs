@@ -2,8 +2,8 @@
 
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use reclaim_ebpf::abi::{
-    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_LEFT,
-    COUNTER_UNTRACKED, GENERATIONS, InFlight,
+    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_HOOK_ENTERED,
+    COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_MISSED, COUNTER_UNTRACKED, GENERATIONS, HOOK_SLOTS, InFlight,
 };
 
 use crate::{
@@ -17,8 +17,9 @@ use crate::{
 pub(crate) fn enter(hook: u32) {
     let ids = bpf_get_current_pid_tgid();
     let thread = ids as u32;
-    // A call whose return was never seen, as when its exit was not traced. A thread is in one call at a time.
-    leave(thread);
+    // A call whose return was never seen. A thread is in one call at a time.
+    leave_unseen(thread);
+    advance(COUNTER_HOOK_ENTERED + (hook & (HOOK_SLOTS - 1)));
 
     let generation = (read(COUNTER_GENERATION) as u32) & (GENERATIONS - 1);
     advance(COUNTER_GENERATION_ENTERED + generation);
@@ -49,10 +50,25 @@ pub(crate) fn call_of(thread: u32) -> Option<InFlight> {
 #[inline(always)]
 pub(crate) fn leave(thread: u32) {
     if let Some(call) = call_of(thread) {
-        // Cannot fail: the entry is there, and only this thread removes it.
-        let _ = IN_FLIGHT.remove(thread);
-        count_left(call.generation);
+        advance(COUNTER_HOOK_LEFT + (call.hook & (HOOK_SLOTS - 1)));
+        forget(thread, &call);
     }
+}
+
+/// Counts out a call of the thread's that has returned without a program seeing it. Its record was never sent.
+#[inline(always)]
+pub(crate) fn leave_unseen(thread: u32) {
+    if let Some(call) = call_of(thread) {
+        advance(COUNTER_MISSED);
+        forget(thread, &call);
+    }
+}
+
+#[inline(always)]
+fn forget(thread: u32, call: &InFlight) {
+    // Cannot fail: the entry is there, and only this thread removes it.
+    let _ = IN_FLIGHT.remove(thread);
+    count_left(call.generation);
 }
 
 #[inline(always)]

@@ -21,6 +21,7 @@ static LAYOUT: Layout = Layout {
     signal_nr_threads: 0,
     regs_number: 0,
     regs_first: 0,
+    regs_first_32: 0,
     known: 0,
 };
 #[unsafe(no_mangle)]
@@ -126,6 +127,12 @@ pub(crate) fn regs_number(regs: usize) -> Option<i64> {
 #[inline(always)]
 pub(crate) fn regs_first(regs: usize) -> Option<u64> {
     read(regs + offset!(regs_first))
+}
+
+/// The first argument of a 32-bit caller's system call that registers belong to.
+#[inline(always)]
+pub(crate) fn regs_first_32(regs: usize) -> Option<u64> {
+    read(regs + offset!(regs_first_32)).map(|first: u64| first & u64::from(u32::MAX))
 }
 
 /// Copies a value from kernel memory. A bad address yields none: the kernel catches the fault.

@@ -2,6 +2,8 @@
 //!
 //! Every test attaches probes of its own and looks at the events of its own namespaces only, so tests run side by side.
 
+#[path = "host_probes/rungs.rs"]
+mod rungs;
 mod support;
 
 use std::process::{Command, Stdio};
@@ -10,11 +12,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::gettid;
 use reclaim_user::evidence::clock::Waited;
-use reclaim_user::evidence::probes::{HookState, ProbeOptions, Probes, Rung};
+use reclaim_user::evidence::probes::{HookState, ProbeOptions, Probes};
 use reclaim_user::model::event::{Event, Hook};
 use support::{HangingMount, has_ended, in_private_namespace, make_slave, namespace_here, namespace_of};
 
@@ -37,8 +38,8 @@ fn drain_until(probes: &mut Probes, found: impl Fn(&Event) -> bool) -> Vec<Event
     while !events.iter().any(&found) {
         assert!(started.elapsed() < SOON, "the event does not come; there are {events:#?}");
         thread::sleep(Duration::from_millis(1));
-        let drained = probes.drain(&mut events);
-        assert_eq!((drained.lost, drained.malformed), (0, 0));
+        // Other tests put programs on the same functions, by which returns are missed: that counts as loss.
+        assert_eq!(probes.drain(&mut events).malformed, 0);
     }
     events
 }
@@ -46,53 +47,6 @@ fn drain_until(probes: &mut Probes, found: impl Fn(&Event) -> bool) -> Vec<Event
 fn settles(probes: &Probes) -> Waited {
     let clock = probes.clock();
     clock.wait_since(clock.now().entered, Instant::now() + SOON)
-}
-
-/// What a thread of ours is reported to do on a rung, in order.
-fn reports_each_step(rung: Rung) {
-    let mut probes = attach(ProbeOptions { rung: Some(rung), ..ProbeOptions::default() });
-    let (home, made, thread) = thread::spawn(|| {
-        let home = namespace_here();
-        let descriptor = std::fs::File::open("/proc/thread-self/ns/mnt").expect("the thread has a namespace");
-        unshare(CloneFlags::CLONE_NEWNS).expect("unshare");
-        let made = namespace_here();
-        make_slave();
-        mount(Some("tmpfs"), "/mnt", Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("mount");
-        mount(Some("no such source"), "/mnt", None::<&str>, MsFlags::MS_BIND, None::<&str>).expect_err("no source");
-        umount2("/mnt", MntFlags::MNT_DETACH).expect("umount");
-        setns(descriptor, CloneFlags::CLONE_NEWNS).expect("setns");
-        (home, made, gettid().as_raw())
-    })
-    .join()
-    .expect("the thread ends");
-    assert_ne!(home, made);
-    let events = drain_until(&mut probes, |event| event.hook == Hook::Setns && event.namespace == Some(home));
-    let own = events.iter().filter(|event| i64::from(event.thread) == i64::from(thread) && event.hook != Hook::Exit);
-    let steps: Vec<_> = own.map(|event| (event.hook, event.namespace)).collect();
-    let (home, made) = (Some(home), Some(made));
-    assert_eq!(
-        steps[..],
-        [
-            (Hook::Depart, home),
-            (Hook::Unshare, made),
-            (Hook::Mount, made),
-            (Hook::Mount, made),
-            (Hook::Umount, made),
-            (Hook::Depart, made),
-            (Hook::Setns, home),
-        ],
-        "the call that failed must not be reported"
-    );
-}
-
-#[test]
-fn each_step_is_reported_by_syscall_tracepoints() {
-    reports_each_step(Rung::SyscallTracepoint);
-}
-
-#[test]
-fn each_step_is_reported_by_the_tracepoint_of_every_syscall() {
-    reports_each_step(Rung::EverySyscall);
 }
 
 #[test]
@@ -205,11 +159,14 @@ fn a_full_ring_loses_nothing_silently() {
     let numbered = probes.clock().now().sequence - before.sequence;
     assert!(drained.lost + events.len() as u64 >= numbered.min(500), "{drained:?}");
 
-    events.clear();
-    in_private_namespace(make_slave);
-    let drained = probes.drain(&mut events);
-    assert_eq!((drained.lost, drained.malformed), (0, 0), "what was lost is told once");
-    assert!(events.len() >= 4, "the ring goes on: {events:?}");
+    // More than once, for other tests can make the probes miss a return.
+    let goes_on = (0..5).any(|_| {
+        events.clear();
+        in_private_namespace(make_slave);
+        let drained = probes.drain(&mut events);
+        (drained.lost, drained.malformed) == (0, 0) && events.len() >= 4
+    });
+    assert!(goes_on, "what was lost is told once, and the ring goes on: {events:?}");
 }
 
 #[test]
@@ -349,9 +306,10 @@ fn a_drain_sees_whatever_finished_before_it() {
         go_on.send(()).expect("the worker listens");
         let thread = finished.recv().expect("the worker answers");
         events.clear();
-        probes.drain(&mut events);
+        let drained = probes.drain(&mut events);
         let own = |event: &&Event| i64::from(event.thread) == i64::from(thread) && event.hook == Hook::Mount;
-        assert_eq!(events.iter().filter(own).count(), 1, "round {round}");
+        let count = events.iter().filter(own).count();
+        assert!(count == 1 || (count == 0 && drained.lost > 0), "round {round}: {count} events, {drained:?}");
     }
     drop(go_on);
     worker.join().expect("the worker ends");

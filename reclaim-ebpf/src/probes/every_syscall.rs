@@ -4,11 +4,10 @@
 
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use reclaim_ebpf::abi::{
-    HOOK_CLONE, HOOK_CLONE3, HOOK_MOUNT_SETATTR, HOOK_OPEN_TREE, HOOK_PIVOT_ROOT, HOOK_SETNS, HOOK_UNSHARE,
-    SYSCALL_OPEN_TREE_ATTR,
+    HOOK_CLONE3, HOOK_MOUNT_SETATTR, HOOK_OPEN_TREE, HOOK_PIVOT_ROOT, HOOK_SETNS, SYSCALL_OPEN_TREE_ATTR,
 };
 
-use super::{enter, enter_if_new_namespace, leave, leave_moved, leave_silently, namespace::clone3_flags};
+use super::{entered, returned};
 use crate::kernel::{regs_first, regs_number, syscall_number};
 
 /// The hook of a system call, by its number.
@@ -34,12 +33,7 @@ fn enter_any(context: RawTracePointContext) -> i32 {
     let Some(hook) = hook_of(context.arg(1)) else {
         return 0;
     };
-    let first = || regs_first(context.arg(0));
-    match hook {
-        HOOK_UNSHARE | HOOK_CLONE => enter_if_new_namespace(hook, first().unwrap_or(super::CLONE_NEWNS)),
-        HOOK_CLONE3 => enter_if_new_namespace(hook, clone3_flags(first())),
-        _ => enter(hook),
-    }
+    entered(hook, || regs_first(context.arg(0)));
     0
 }
 
@@ -49,12 +43,7 @@ fn leave_any(context: RawTracePointContext) -> i32 {
     let Some(hook) = regs_number(context.arg(0)).and_then(hook_of) else {
         return 0;
     };
-    let result: i64 = context.arg(1);
-    match hook {
-        HOOK_SETNS | HOOK_UNSHARE => leave_moved(hook, result),
-        HOOK_CLONE | HOOK_CLONE3 => leave_silently(),
-        _ => leave(hook, result),
-    }
+    returned(hook, context.arg(1));
     0
 }
 

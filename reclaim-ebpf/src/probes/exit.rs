@@ -16,7 +16,8 @@ fn exit(_context: RawTracePointContext) -> i32 {
         let namespace = task.namespace().map(|namespace| namespace.inode);
         emit(HOOK_EXIT, 0, namespace, (ids >> 32) as u32, ids as u32);
     }
-    clock::leave(ids as u32);
+    // A task that is killed returns from its call first, so what is still counted in has returned unseen.
+    clock::leave_unseen(ids as u32);
     0
 }
 

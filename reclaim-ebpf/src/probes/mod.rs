@@ -2,21 +2,39 @@
 
 mod every_syscall;
 mod exit;
-mod mount;
-mod namespace;
+mod made;
+mod system_call;
 
-use aya_ebpf::{helpers::bpf_get_current_pid_tgid, programs::TracePointContext};
-use reclaim_ebpf::abi::HOOK_DEPART;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user};
+use reclaim_ebpf::abi::{HOOK_CLONE, HOOK_CLONE3, HOOK_DEPART, HOOK_SETNS, HOOK_UNSHARE};
 
 use crate::{clock, emit::emit, kernel};
 
 /// `CLONE_NEWNS`: the call makes a mount namespace. <include/uapi/linux/sched.h>
 const CLONE_NEWNS: u64 = 0x0002_0000;
 
-/// Offset of the first argument in the record of a `syscalls/sys_enter_*` tracepoint. Its arguments are longs.
-const TRACEPOINT_FIRST: usize = 16;
-/// Offset of the result in the record of a `syscalls/sys_exit_*` tracepoint.
-const TRACEPOINT_RESULT: usize = 16;
+/// A system call enters, with a way to get at its first argument.
+#[inline(always)]
+fn entered(hook: u32, first: impl FnOnce() -> Option<u64>) {
+    match hook {
+        // The flags come first on every architecture but s390 and microblaze.
+        HOOK_UNSHARE | HOOK_CLONE => enter_if_new_namespace(hook, first().unwrap_or(CLONE_NEWNS)),
+        HOOK_CLONE3 => enter_if_new_namespace(hook, clone3_flags(first())),
+        // Of setns too: with a pid descriptor the flags name the namespaces, with a namespace descriptor they may be 0.
+        _ => enter(hook),
+    }
+}
+
+/// A system call returns.
+#[inline(always)]
+fn returned(hook: u32, result: i64) {
+    match hook {
+        HOOK_SETNS | HOOK_UNSHARE => leave_moved(hook, result),
+        // In the maker; `made` has sent the record. Where the made task returns here too, it was never counted in.
+        HOOK_CLONE | HOOK_CLONE3 => leave_silently(),
+        _ => leave(hook, result),
+    }
+}
 
 /// A call enters that may change what is mounted, or who sees it.
 #[inline(always)]
@@ -69,16 +87,12 @@ fn leave_silently() {
     clock::leave(bpf_get_current_pid_tgid() as u32);
 }
 
-/// The first argument that a `sys_enter` tracepoint recorded.
+/// `struct clone_args` begins with the flags. A page that is not there cannot be fetched here: then the call counts.
 #[inline(always)]
-fn first_argument(context: &TracePointContext) -> Option<u64> {
-    // SAFETY: within the record, which is at least this long for a call with an argument.
-    unsafe { context.read_at(TRACEPOINT_FIRST) }.ok()
-}
-
-/// The result that a `sys_exit` tracepoint recorded; a failure where it cannot be read, which it always can.
-#[inline(always)]
-fn result(context: &TracePointContext) -> i64 {
-    // SAFETY: within the record.
-    unsafe { context.read_at(TRACEPOINT_RESULT) }.unwrap_or(-1)
+fn clone3_flags(arguments: Option<u64>) -> u64 {
+    let Some(arguments) = arguments else {
+        return CLONE_NEWNS;
+    };
+    // SAFETY: the helper checks the address and reads a plain integer.
+    unsafe { bpf_probe_read_user(arguments as *const u64) }.unwrap_or(CLONE_NEWNS)
 }

@@ -164,6 +164,18 @@ fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> i
         table.row(cells.map(|cell| text::escape(cell.as_bytes())));
     }
     output.table(&table)?;
+    // Most calls fare alike: told once for all of them.
+    let mut ladders: Vec<(String, Vec<&str>)> = Vec::new();
+    for probe in status.probes.iter().filter(|probe| !probe.passed.is_empty()) {
+        let ladder = probe.ladder();
+        match ladders.iter_mut().find(|(other, _)| *other == ladder) {
+            Some((_, hooks)) => hooks.push(&probe.hook),
+            None => ladders.push((ladder, vec![&probe.hook])),
+        }
+    }
+    for (ladder, hooks) in ladders {
+        output.line(&format!("ladder\t{}\t{}", hooks.join(", "), text::escape(ladder.as_bytes())))?;
+    }
     if let Some(why) = &status.probes_missing {
         output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;
     }

@@ -11,18 +11,21 @@ use std::path::{Path, PathBuf};
 use reclaim_ebpf::abi::Layout;
 use thiserror::Error;
 
+pub(super) mod functions;
+
 /// Where the kernel shows its type information, with CONFIG_DEBUG_INFO_BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 /// Where the registers of a system call keep its number and its first argument.
+/// Last, the first argument of a caller of 32 bits. <arch/x86/include/asm/syscall_wrapper.h>
 #[cfg(target_arch = "x86_64")]
-const REGS: [&str; 2] = ["orig_ax", "di"];
+const REGS: [&str; 3] = ["orig_ax", "di", "bx"];
 /// Where the registers of a system call keep its number and its first argument.
 #[cfg(target_arch = "aarch64")]
-const REGS: [&str; 2] = ["syscallno", "orig_x0"];
+const REGS: [&str; 3] = ["syscallno", "orig_x0", "orig_x0"];
 /// Where the registers of a system call keep its number and its first argument.
 #[cfg(target_arch = "riscv64")]
-const REGS: [&str; 2] = ["a7", "orig_a0"];
+const REGS: [&str; 3] = ["a7", "orig_a0", "orig_a0"];
 
 /// Why the offsets are not to be had.
 #[derive(Debug, Error)]
@@ -125,6 +128,7 @@ pub fn layout(bytes: &[u8]) -> Result<Layout, LayoutError> {
         signal_nr_threads: types.offset("signal_struct", &["nr_threads"])?,
         regs_number: types.offset("pt_regs", &[REGS[0]])?,
         regs_first: types.offset("pt_regs", &[REGS[1]])?,
+        regs_first_32: types.offset("pt_regs", &[REGS[2]])?,
         known: 1,
     })
 }

@@ -88,7 +88,7 @@ fn kernel() -> Builder {
         ],
     );
     builder.composite(KIND_STRUCT, "signal_struct", false, &[("live", int, 32), ("nr_threads", int, 64)]);
-    builder.composite(KIND_STRUCT, "pt_regs", false, &[(REGS[0], int, 960), (REGS[1], int, 896)]);
+    builder.composite(KIND_STRUCT, "pt_regs", false, &[(REGS[0], int, 960), (REGS[1], int, 896), (REGS[2], int, 320)]);
     builder
 }
 
@@ -127,6 +127,7 @@ fn members_are_found_through_names_qualifiers_and_nameless_members() {
             signal_nr_threads: 8,
             regs_number: 120,
             regs_first: 112,
+            regs_first_32: 40,
             known: 1,
         }
     );
@@ -206,4 +207,62 @@ fn this_kernel_has_all_that_is_needed() {
     }
     let layout = running_kernel().expect("complete");
     assert!(layout.task_nsproxy > 0 && layout.task_tgid > 0);
+}
+
+/// A function `name` of a prototype that returns a type and takes others.
+fn function(builder: &mut Builder, name: &str, returns: u32, parameters: &[u32]) -> u32 {
+    let prototype = builder.head("", 13, parameters.len() as u32, false, returns);
+    for &parameter in parameters {
+        builder.put(&[0, parameter]);
+    }
+    builder.head(name, 12, 0, false, prototype)
+}
+
+#[test]
+fn functions_are_compared_with_the_prototype_that_is_relied_on() {
+    use functions::{Function, Prototype};
+
+    let mut builder = Builder::default();
+    let integer = builder.integer();
+    let long = builder.head("long int", 1, 0, false, 8);
+    builder.put(&[(1 << 24) | 64]);
+    let unsigned = builder.head("long unsigned int", 1, 0, false, 8);
+    builder.put(&[64]);
+    let regs = builder.composite(KIND_STRUCT, "pt_regs", false, &[("di", integer, 0)]);
+    let constant = builder.head("", KIND_CONST, 0, false, regs);
+    let pointer = builder.head("", 2, 0, false, constant);
+    let other = builder.composite(KIND_STRUCT, "other", false, &[("x", integer, 0)]);
+    let to_other = builder.head("", 2, 0, false, other);
+    let fits = function(&mut builder, "fits", long, &[pointer]);
+    function(&mut builder, "two", long, &[pointer, pointer]);
+    function(&mut builder, "value", long, &[long]);
+    function(&mut builder, "stranger", long, &[to_other]);
+    function(&mut builder, "narrow", integer, &[pointer]);
+    function(&mut builder, "unsigned", unsigned, &[pointer]);
+    function(&mut builder, "void", 0, &[pointer]);
+    let twice = function(&mut builder, "twice", long, &[pointer]);
+    function(&mut builder, "twice", long, &[pointer]);
+    function(&mut builder, "mixed", long, &[pointer]);
+    function(&mut builder, "mixed", long, &[]);
+    builder.head("odd", 12, 0, false, long);
+    let bytes = builder.bytes();
+    let types = Types::index(&bytes, &[]).expect("well formed");
+    let names = ["fits", "two", "value", "stranger", "narrow", "unsigned", "void", "twice", "mixed", "odd", "none"];
+    let names = names.map(str::to_owned);
+    let found = types.functions(&names, Prototype { parameters: &["pt_regs"], returns: 8 }).expect("well formed");
+    assert_eq!(found.get("fits"), Some(&Function::Fits(fits)));
+    assert_eq!(found.get("none"), None);
+    let said = |name| match found.get(name) {
+        Some(Function::Differs(how)) => how.as_str(),
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(said("two"), "it takes 2 arguments and not 1");
+    assert_eq!(said("value"), "argument 1 is no pointer to struct pt_regs");
+    assert_eq!(said("stranger"), "argument 1 is no pointer to struct pt_regs");
+    for name in ["narrow", "unsigned", "void"] {
+        assert_eq!(said(name), "it does not return an integer with a sign of 8 bytes");
+    }
+    assert_eq!(found.get("twice"), Some(&Function::Fits(twice)));
+    assert_eq!(said("mixed"), "it takes 0 arguments and not 1");
+    assert_eq!(said("odd"), "it has no prototype");
 }

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, MapData};
 use reclaim_ebpf::abi::{
-    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_LEFT,
-    COUNTER_LOST, COUNTER_SEQUENCE, COUNTER_UNTRACKED, GENERATIONS, IN_FLIGHT_SIZE,
+    COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_HOOK_ENTERED,
+    COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_LOST, COUNTER_MISSED, COUNTER_SEQUENCE, COUNTER_UNTRACKED, GENERATIONS,
+    HOOK_SLOTS, IN_FLIGHT_SIZE,
 };
 
+use super::returns::{Misses, Returns};
 use super::stragglers::{Left, Stragglers};
-use crate::model::event::InFlightCall;
+use crate::model::event::{Hook, InFlightCall};
 use crate::sys::memory_map::CounterMemory;
 
 /// First and longest pause between looks at the counters.
@@ -57,12 +59,26 @@ pub enum Waited {
 pub struct Clock {
     counters: Arc<CounterMemory>,
     in_flight: HashMap<MapData, u32, [u8; IN_FLIGHT_SIZE]>,
+    from_before: FromBefore,
     /// One wait at a time: two would move the generation under each other.
     state: Mutex<State>,
 }
 
+/// What becomes of calls that entered before the programs were attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FromBefore {
+    /// Their returns are seen and their records sent.
+    AreSent,
+    /// Nothing sees them return: such a program takes hold of a call when it enters.
+    AreLost,
+}
+
 struct State {
     stragglers: Stragglers,
+    returns: Returns,
+    misses: Misses,
+    /// Runs of programs that the kernel left out: each may have been a call's enter.
+    runs_missed: u64,
     untracked: u64,
     /// Why the wait in which the clock lost track of a call cannot vouch for it. Later ones can.
     unsure: Option<String>,
@@ -79,8 +95,12 @@ impl Clock {
         counters: Arc<CounterMemory>,
         in_flight: HashMap<MapData, u32, [u8; IN_FLIGHT_SIZE]>,
         stragglers: Stragglers,
+        misses: Misses,
+        from_before: FromBefore,
     ) -> Self {
-        Self { counters, in_flight, state: Mutex::new(State { stragglers, untracked: 0, unsure: None }) }
+        let returns = Returns::default();
+        let state = State { stragglers, returns, misses, runs_missed: 0, untracked: 0, unsure: None };
+        Self { counters, in_flight, from_before, state: Mutex::new(state) }
     }
 
     /// The counters.
@@ -109,7 +129,7 @@ impl Clock {
             Ok(()) => Waited::Done,
             Err(Undone::Inside) => {
                 let mut calls = self.in_flight();
-                calls.retain(|call| call.number <= mark);
+                calls.retain(|call| call.number <= mark && !state.returns.has_returned(call.number));
                 Waited::Overdue { calls }
             }
             Err(Undone::Unknown(why)) => Waited::Unreliable { why },
@@ -138,6 +158,51 @@ impl Clock {
         let mut state = self.state();
         let mut pause = Pause::new(deadline);
         while !state.stragglers.are_seen_outside() && pause.take().is_some() {}
+        // Whoever has left by now is seen by the baseline, which is taken after attaching.
+        state.stragglers.take_left();
+    }
+
+    /// Calls by a hook that were seen to enter and to leave.
+    pub(super) fn seen(&self, hook: Hook) -> (u64, u64) {
+        let slot = hook.tag() & (HOOK_SLOTS - 1);
+        (self.counters.load(COUNTER_HOOK_ENTERED + slot), self.counters.load(COUNTER_HOOK_LEFT + slot))
+    }
+
+    /// Looks for records that were never sent: for calls that are counted in and have returned, for runs of programs that
+    /// the kernel left out, and for calls from before the programs. What is found counts as lost. Costs two loads where no call is inside.
+    pub(super) fn note_missed(&self) {
+        let mut state = self.state();
+        let now = self.now();
+        if now.entered != now.left {
+            self.look_for_returns(&mut state);
+        }
+        let runs = state.misses.ask_now_and_then();
+        self.note_runs(&mut state, runs);
+        if self.from_before == FromBefore::AreLost {
+            state.stragglers.look_again();
+        }
+        self.note_from_before(&mut state);
+    }
+
+    fn note_from_before(&self, state: &mut State) {
+        let left = state.stragglers.take_left();
+        if left > 0 && self.from_before == FromBefore::AreLost {
+            self.counters.add(COUNTER_MISSED, left);
+        }
+    }
+
+    fn look_for_returns(&self, state: &mut State) {
+        let missed = state.returns.look(&self.in_flight(), monotonic_ns());
+        if missed > 0 {
+            self.counters.add(COUNTER_MISSED, missed);
+        }
+    }
+
+    fn note_runs(&self, state: &mut State, runs: u64) {
+        if runs > 0 {
+            state.runs_missed += runs;
+            self.counters.add(COUNTER_MISSED, runs);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,13 +219,18 @@ impl Clock {
             if now.entered == now.left {
                 generations.clear();
             }
-            generations.retain(|&generation| !self.is_empty(generation));
+            generations.retain(|&generation| !self.is_empty_but_for(generation, &state.returns));
             if generations.is_empty() {
                 break;
             }
+            if pause.is_longest() {
+                self.look_for_returns(state);
+            }
             pause.take().ok_or(Undone::Inside)?;
         }
-        let untracked = self.counters.load(COUNTER_UNTRACKED);
+        let runs = state.misses.ask();
+        self.note_runs(state, runs);
+        let untracked = self.counters.load(COUNTER_UNTRACKED) + state.runs_missed;
         if untracked != state.untracked {
             // The clock lost track of somebody: ask the kernel about each thread, as for the time before attaching.
             state.stragglers = Stragglers::look();
@@ -173,6 +243,7 @@ impl Clock {
                 Left::Some(why) => pause.take().ok_or(Undone::Unknown(why))?,
             }
         }
+        self.note_from_before(state);
         state.unsure.take().map_or(Ok(()), |why| Err(Undone::Unknown(why)))
     }
 
@@ -194,6 +265,28 @@ impl Clock {
         let left = self.counters.load(COUNTER_GENERATION_LEFT + generation);
         left == self.counters.load(COUNTER_GENERATION_ENTERED + generation)
     }
+
+    /// Whether no call is inside that entered under a generation, those left out that have returned unseen.
+    ///
+    /// Such a call is counted out in the end, and is off the map by then. So the count of those that left is read first:
+    /// whoever is found on the map after that was not among them.
+    fn is_empty_but_for(&self, generation: u32, returns: &Returns) -> bool {
+        let left = self.counters.load(COUNTER_GENERATION_LEFT + generation);
+        let unseen = if returns.is_empty() {
+            0
+        } else {
+            let calls = self.in_flight();
+            let unseen = |call: &&InFlightCall| call.generation == generation && returns.has_returned(call.number);
+            calls.iter().filter(unseen).count() as u64
+        };
+        left + unseen == self.counters.load(COUNTER_GENERATION_ENTERED + generation)
+    }
+}
+
+/// The clock that calls are timed by, in nanoseconds: CLOCK_MONOTONIC.
+fn monotonic_ns() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
 enum Undone {
@@ -210,6 +303,11 @@ struct Pause {
 impl Pause {
     fn new(deadline: Instant) -> Self {
         Self { next: PAUSES.0, deadline }
+    }
+
+    /// Whether it has grown as long as it gets.
+    fn is_longest(&self) -> bool {
+        self.next == PAUSES.1
     }
 
     /// Sleeps; none once the deadline has passed.

@@ -12,6 +12,7 @@ mod object;
 pub mod probes;
 pub mod procfs;
 pub mod references;
+mod returns;
 pub mod ring;
 pub mod scan;
 pub mod source;

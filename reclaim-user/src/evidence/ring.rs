@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{MapData, RingBuf};
-use reclaim_ebpf::abi::{COUNTER_LOST, COUNTER_SEQUENCE};
+use reclaim_ebpf::abi::{COUNTER_LOST, COUNTER_MISSED, COUNTER_SEQUENCE};
 
 use crate::model::event::Event;
 use crate::sys::memory_map::CounterMemory;
@@ -22,7 +22,8 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 pub struct Drained {
     /// Events handed out.
     pub events: usize,
-    /// Records that the kernel numbered and that never came, noticed since the drain before.
+    /// Records that the kernel numbered and that never came, or that were never sent because a return was not seen,
+    /// noticed since the drain before.
     pub lost: u64,
     /// Records that could not be decoded. What they told is lost too.
     pub malformed: u64,
@@ -34,6 +35,8 @@ pub struct Ring {
     ring: Reader,
     counters: Arc<CounterMemory>,
     ledger: Ledger,
+    /// Returns not seen that have been told of.
+    missed: u64,
     /// Handed out by the next drain: events that came while the probes were being tried.
     early: Vec<Event>,
     early_counts: Drained,
@@ -54,6 +57,7 @@ impl Ring {
             ring: Reader(ring),
             counters,
             ledger: Ledger::default(),
+            missed: 0,
             early: Vec::new(),
             early_counts: Drained::default(),
         }
@@ -66,6 +70,8 @@ impl Ring {
         let mut drained = std::mem::take(&mut self.early_counts);
         out.append(&mut self.early);
         let before = out.len();
+        let missed = self.counters.load(COUNTER_MISSED);
+        drained.lost += missed - std::mem::replace(&mut self.missed, missed);
         let target = self.counters.load(COUNTER_SEQUENCE);
         self.ledger.aim(target);
         let started = Instant::now();

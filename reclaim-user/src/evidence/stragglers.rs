@@ -27,6 +27,8 @@ pub(super) enum Left {
 pub(super) struct Stragglers {
     threads: BTreeMap<(u32, u32), Seen>,
     unreadable: u64,
+    /// Threads that have been seen outside since that was last asked.
+    left: u64,
     /// Why /proc could not be listed at all.
     blind: Option<String>,
     since: Instant,
@@ -34,17 +36,35 @@ pub(super) struct Stragglers {
 
 /// What a thread is doing that keeps it from being known to be outside of a mount-class call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     /// The call that it sleeps in, and its stack pointer there; none while it runs.
     inside: Option<(Hook, u64)>,
     /// Clock ticks that it has spent outside the kernel.
     user_ticks: u64,
 }
 
+impl Seen {
+    /// Whether it sleeps in a mount-class call.
+    pub(super) fn is_inside(self) -> bool {
+        self.inside.is_some()
+    }
+}
+
+#[cfg(test)]
+impl Seen {
+    pub(super) fn sleeping_in(hook: Hook, stack: u64) -> Self {
+        Self { inside: Some((hook, stack)), user_ticks: 0 }
+    }
+
+    pub(super) fn running(user_ticks: u64) -> Self {
+        Self { inside: None, user_ticks }
+    }
+}
+
 impl Stragglers {
     /// Looks at every thread of the host.
     pub(super) fn look() -> Self {
-        let mut found = Self { threads: BTreeMap::new(), unreadable: 0, blind: None, since: Instant::now() };
+        let mut found = Self { threads: BTreeMap::new(), unreadable: 0, left: 0, blind: None, since: Instant::now() };
         let processes = match numbers_in("/proc".into()) {
             Ok(processes) => processes,
             Err(error) => {
@@ -73,12 +93,19 @@ impl Stragglers {
         self.threads.is_empty()
     }
 
+    /// How many threads were found to have left, since the last time. Each may have been in a call, or not.
+    pub(super) fn take_left(&mut self) -> u64 {
+        std::mem::take(&mut self.left)
+    }
+
     /// Looks again at those not seen outside yet.
     pub(super) fn look_again(&mut self) -> Left {
+        let before = self.threads.len();
         self.threads.retain(|&(process, thread), seen| match observe(process, thread) {
             Ok(now) => now.is_some_and(|now| may_be_the_same(*seen, now)),
             Err(error) => !is_gone(&error),
         });
+        self.left += (before - self.threads.len()) as u64;
         if let Some((&(process, thread), seen)) = self.threads.first_key_value() {
             let doing = match seen.inside {
                 Some((hook, _)) => format!("was inside {hook}"),
@@ -131,13 +158,13 @@ impl Stragglers {
 const TICKS_OUTSIDE: u64 = 3;
 
 /// Whether the thread may still be in the call that it was in, or may have been in, at first sight.
-fn may_be_the_same(first: Seen, now: Seen) -> bool {
+pub(super) fn may_be_the_same(first: Seen, now: Seen) -> bool {
     let other_call = first.inside.is_some() && now.inside.is_some() && first.inside != now.inside;
     !other_call && now.user_ticks < first.user_ticks + TICKS_OUTSIDE
 }
 
 /// None for a thread that is not in a mount-class call.
-fn observe(process: u32, thread: u32) -> io::Result<Option<Seen>> {
+pub(super) fn observe(process: u32, thread: u32) -> io::Result<Option<Seen>> {
     let folder = format!("/proc/{process}/task/{thread}");
     let stat = parse_stat(&fs::read(format!("{folder}/stat"))?)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat without its fields"))?;
@@ -149,7 +176,13 @@ fn observe(process: u32, thread: u32) -> io::Result<Option<Seen>> {
     let Some(call) = parse(&text) else {
         return Ok(Some(Seen { inside: None, user_ticks }));
     };
-    let hook = hooks::hook_of(call.number).filter(|&hook| makes_namespace(hook, call.first, process));
+    let counts = |hook: &Hook| makes_namespace(*hook, call.arguments[0], process);
+    let hook = hooks::hook_of(call.number).filter(counts);
+    // The file does not say whose numbers it goes by. A caller of 32 bits has arguments of 32 bits, which few others have.
+    let hook = hook.or_else(|| {
+        let narrow = call.arguments.iter().all(|&argument| argument <= u64::from(u32::MAX));
+        hooks::hook_of_32(call.number).filter(|_| narrow).filter(counts)
+    });
     Ok(hook.map(|hook| Seen { inside: Some((hook, call.stack)), user_ticks }))
 }
 
@@ -175,7 +208,7 @@ fn makes_namespace(hook: Hook, first: u64, process: u32) -> bool {
 struct Call {
     /// -1 for a thread that sleeps outside a system call.
     number: i64,
-    first: u64,
+    arguments: [u64; 6],
     stack: u64,
 }
 
@@ -184,12 +217,15 @@ fn parse(text: &str) -> Option<Call> {
     let mut words = text.split_ascii_whitespace();
     let number = words.next()?.parse().ok()?;
     let hexadecimal = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    let mut arguments = [0; 6];
     if number == -1 {
-        return Some(Call { number, first: 0, stack: 0 });
+        return Some(Call { number, arguments, stack: 0 });
     }
-    let first = hexadecimal(words.next())?;
-    let stack = hexadecimal(words.nth(5))?;
-    Some(Call { number, first, stack })
+    for argument in &mut arguments {
+        *argument = hexadecimal(words.next())?;
+    }
+    let stack = hexadecimal(words.next())?;
+    Some(Call { number, arguments, stack })
 }
 
 /// What a `stat` file says of a thread.
@@ -223,7 +259,7 @@ fn numbers_in(folder: PathBuf) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
@@ -234,8 +270,9 @@ mod tests {
     #[test]
     fn syscall_lines_are_understood() {
         let line = "165 0x7f10 0x7f20 0x0 0x1000 0x0 0x0 0x7ffc12345678 0x7f00deadbeef\n";
-        assert_eq!(parse(line), Some(Call { number: 165, first: 0x7f10, stack: 0x7ffc_1234_5678 }));
-        assert_eq!(parse("-1 0x7ffc0000 0x7f000000\n"), Some(Call { number: -1, first: 0, stack: 0 }));
+        let arguments = [0x7f10, 0x7f20, 0, 0x1000, 0, 0];
+        assert_eq!(parse(line), Some(Call { number: 165, arguments, stack: 0x7ffc_1234_5678 }));
+        assert_eq!(parse("-1 0x7ffc0000 0x7f000000\n"), Some(Call { number: -1, arguments: [0; 6], stack: 0 }));
         assert_eq!(parse("running\n"), None);
         assert_eq!(parse(""), None);
         assert_eq!(parse("165 0x7f10"), None);

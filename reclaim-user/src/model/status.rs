@@ -47,6 +47,28 @@ pub struct Probe {
     pub cost: String,
     /// What it does not see.
     pub blind_to: String,
+    /// The ways that were to be tried before, and why each is not used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<PassedRung>,
+}
+
+impl Probe {
+    /// The ways in the order of trying: why each is not used, and the one in use.
+    #[must_use]
+    pub fn ladder(&self) -> String {
+        let passed = self.passed.iter().map(|passed| format!("{}: {}", passed.rung, passed.why));
+        let last = if self.state == "attached" { format!("in use: {}", self.rung) } else { self.state.clone() };
+        passed.chain([last]).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// A way to attach a probe that is not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PassedRung {
+    /// The way.
+    pub rung: String,
+    /// Why not: absent, refused, or attached and found not to report.
+    pub why: String,
 }
 
 /// The evidence of a running service.

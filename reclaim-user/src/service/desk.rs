@@ -8,7 +8,7 @@ use crate::evidence::holders;
 use crate::evidence::source::{EvidenceSource as _, View};
 use crate::model::answer::{self, Seen, Subject};
 use crate::model::report::{PassSummary, Reason};
-use crate::model::status::{EvidenceStatus, Probe, StatusReport, Totals};
+use crate::model::status::{EvidenceStatus, PassedRung, Probe, StatusReport, Totals};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,6 +117,7 @@ pub(crate) fn evidence_status(status: EngineStatus) -> EvidenceStatus {
         state: line.state,
         cost: line.cost,
         blind_to: line.blind_to,
+        passed: line.passed.into_iter().map(|(rung, why)| PassedRung { rung, why }).collect(),
     });
     EvidenceStatus {
         evidence: status.producer,

@@ -51,6 +51,14 @@ impl CounterMemory {
         self.at(slot).store(value, Ordering::SeqCst);
     }
 
+    /// Adds to a slot that both sides add to.
+    ///
+    /// # Panics
+    /// For a slot outside the array.
+    pub fn add(&self, slot: u32, value: u64) {
+        self.at(slot).fetch_add(value, Ordering::SeqCst);
+    }
+
     fn at(&self, slot: u32) -> &AtomicU64 {
         let slot = slot as usize;
         assert!(slot < self.slots, "slot {slot} is outside an array of {}", self.slots);

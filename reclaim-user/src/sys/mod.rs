@@ -1,5 +1,7 @@
 //! The only room with unsafe code: one typed function per raw call.
 
+pub mod bpf;
+pub mod caller_32;
 pub mod directory;
 pub mod file_status;
 pub mod memory_map;
@@ -7,3 +9,4 @@ pub mod mount_id;
 pub mod mount_list;
 pub mod mount_tree;
 pub mod namespace;
+pub mod refused;

@@ -48,6 +48,7 @@ pub(crate) fn has_ended<T>(channel: &Receiver<T>) -> bool {
 /// A thread inside mount(2), which looks up a path in a FUSE file system that nobody answers for.
 pub(crate) struct HangingMount {
     thread: u32,
+    /// Each message is answered: the first one once the call has failed. The threads end when this goes.
     let_go: Sender<Sender<()>>,
     ask: Sender<Sender<Child>>,
     threads: Vec<JoinHandle<()>>,
@@ -59,6 +60,8 @@ impl HangingMount {
         let (say, hear) = mpsc::channel();
         let (let_go, let_go_asked) = mpsc::channel::<Sender<()>>();
         let (ask, asked) = mpsc::channel::<Sender<Child>>();
+        let (failed, has_failed) = mpsc::channel::<()>();
+        let (stay, leave) = mpsc::channel::<()>();
         // This thread owns the namespace; the one that hangs and child processes inherit it.
         let owner = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNS).expect("unshare; this test needs root");
@@ -72,6 +75,8 @@ impl HangingMount {
                 say.send(gettid().as_raw()).expect("the test listens");
                 mount(Some("/mnt/fuse/x"), "/mnt/target", None::<&str>, MsFlags::MS_BIND, None::<&str>)
                     .expect_err("nobody answers");
+                failed.send(()).expect("the owner listens");
+                leave.recv().expect_err("nothing is sent");
             });
             if let Ok(answer) = asked.recv() {
                 let child = Command::new("mount")
@@ -84,10 +89,13 @@ impl HangingMount {
             let answer = let_go_asked.recv();
             // The last descriptor of the connection: every call that waits for it fails.
             drop((device, other));
-            hanging.join().expect("the call fails as it should");
+            has_failed.recv().expect("the call fails as it should");
             if let Ok(answer) = answer {
                 answer.send(()).expect("the test listens");
             }
+            let_go_asked.recv().expect_err("it is asked once");
+            drop(stay);
+            hanging.join().expect("the thread ends well");
         });
         let thread = hear.recv().expect("the thread starts").unsigned_abs();
         let started = Instant::now();
@@ -117,11 +125,37 @@ impl HangingMount {
 
     /// Lets the call fail, and returns once it has.
     pub(crate) fn release(self) {
-        let Self { thread: _, let_go, ask, threads } = self;
+        self.let_fail().end();
+    }
+
+    /// Lets the call fail, and returns once it has. The thread stays, asleep outside of any mount call.
+    pub(crate) fn let_fail(self) -> FailedMount {
+        let Self { thread, let_go, ask, threads } = self;
         drop(ask);
         let (answer, answered) = mpsc::channel();
         let_go.send(answer).expect("the owner listens");
         answered.recv().expect("the owner answers");
+        FailedMount { thread, let_go, threads }
+    }
+}
+
+/// A thread that has been inside mount(2), and sleeps.
+pub(crate) struct FailedMount {
+    thread: u32,
+    let_go: Sender<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl FailedMount {
+    /// Its thread id.
+    pub(crate) fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// Ends the thread.
+    pub(crate) fn end(self) {
+        let Self { thread: _, let_go, threads } = self;
+        drop(let_go);
         for thread in threads {
             thread.join().expect("the owner ends well");
         }

@@ -58,7 +58,7 @@ pub(super) fn compare(title: &str, rounds: u32, units: u64, mut contenders: Vec<
 }
 
 /// The middle value; the mean of the two in the middle where there are two. 0 of nothing.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let at = |index: usize| values.get(index).copied().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 mod evidence;
 mod measure;
+mod probes;
 mod removal;
 
 use std::path::Path;
@@ -34,6 +35,9 @@ pub(crate) struct Size {
     /// Processes in each of them
     #[arg(long, default_value_t = 4)]
     tasks: u32,
+    /// Processes to start while each rung of the probes listens, with more of what takes less; 0 leaves the probes out
+    #[arg(long, default_value_t = 200)]
+    probes: u32,
     /// Times that each contender runs
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -55,6 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ("--namespaces", size.namespaces),
         ("--binds", size.binds),
         ("--tasks", size.tasks),
+        ("--probes", size.probes),
         ("--rounds", size.rounds),
     ] {
         arguments.extend([name.to_owned(), value.to_string()]);
@@ -72,6 +77,9 @@ pub(crate) fn run_as_root(binary: &Path, size: &Size) -> Result<()> {
     }
     if size.namespaces > 0 {
         evidence::run(binary, size)?;
+    }
+    if size.probes > 0 {
+        probes::run(binary, size)?;
     }
     Ok(())
 }

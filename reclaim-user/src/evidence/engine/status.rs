@@ -18,6 +18,8 @@ pub struct HookLine {
     pub cost: String,
     /// What it cannot see.
     pub blind_to: String,
+    /// The rungs that were to be tried before, and why each is not used.
+    pub passed: Vec<(String, String)>,
 }
 
 /// State of the engine at one time.
@@ -70,6 +72,7 @@ impl Engine {
                     state: hook.state.to_string(),
                     cost: hook.cost.to_owned(),
                     blind_to: hook.blind_to.to_owned(),
+                    passed: hook.passed.iter().map(|it| (it.rung.to_string(), it.why.to_string())).collect(),
                 })
                 .collect(),
             probes_missing: self.probes_missing.clone(),

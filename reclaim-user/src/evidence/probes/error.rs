@@ -32,7 +32,14 @@ pub enum ProbeError {
         /// A program or a map.
         kind: &'static str,
         /// Its name.
-        name: &'static str,
+        name: String,
+    },
+    /// The descriptor of a program cannot be copied.
+    #[error("cannot copy the descriptor of a BPF program")]
+    Descriptor {
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
     },
     /// A map cannot be used.
     #[error("cannot use BPF map {name}")]
@@ -115,11 +122,18 @@ fn because(why: Option<&String>) -> String {
     why.map(|why| format!(": {why}")).unwrap_or_default()
 }
 
+/// What was refused; calls that fared alike are told together.
 fn refused(hooks: &[HookStatus]) -> String {
     use super::hooks::HookState;
-    let refused = hooks.iter().filter_map(|hook| match &hook.state {
-        HookState::Refused { why } => Some(format!("{} ({}: {why})", hook.hook, hook.rung)),
-        HookState::Attached | HookState::Absent { .. } => None,
-    });
-    refused.collect::<Vec<_>>().join(", ")
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for hook in hooks {
+        let HookState::Refused { why } = &hook.state else { continue };
+        let why = if hook.passed.is_empty() { format!("{}: {why}", hook.rung) } else { hook.ladder() };
+        match groups.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, names)) => names.push(hook.hook),
+            None => groups.push((why, vec![hook.hook])),
+        }
+    }
+    let texts = groups.into_iter().map(|(why, names)| format!("{} ({why})", names.join(", ")));
+    texts.collect::<Vec<_>>().join(", ")
 }

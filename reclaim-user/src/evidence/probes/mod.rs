@@ -1,13 +1,16 @@
 //! Attaching the BPF programs, and saying what is and what is not listened to.
 //!
-//! Rungs are asked of the kernel by trying. What listens to a system call listens on the same rung for all of them.
-//! Dropping [`Probes`] detaches everything; nothing is pinned.
+//! Rungs are asked of the kernel by trying, for each system call by itself. What sees a call enter and what sees it leave
+//! are on the same rung, and nothing else listens to it. Dropping [`Probes`] detaches everything; nothing is pinned.
 
+mod attach;
 mod error;
 pub mod hooks;
 mod known_answer;
 pub(super) mod privileges;
+mod rung;
 pub(super) mod tracefs;
+mod wrappers;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,8 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, Map, RingBuf};
-use aya::programs::trace_point::TracePointError;
-use aya::programs::{ProgramError, RawTracePoint, TracePoint};
+use aya::programs::ProgramFd;
 use aya::{Ebpf, EbpfLoader};
 use reclaim_ebpf::abi::{
     COUNTER_SLOTS, COUNTERS_MAP, EVENTS_BYTES, EVENTS_MAP, IN_FLIGHT_MAP, IN_FLIGHT_SLOTS, LAYOUT_GLOBAL,
@@ -24,11 +26,16 @@ use reclaim_ebpf::abi::{
 };
 
 pub use error::ProbeError;
-pub use hooks::{HookState, HookStatus, Rung};
+pub use hooks::{HookState, HookStatus};
+pub use rung::{Passed, Rung, Rungs, Why};
 
-use super::btf;
-use super::clock::Clock;
+use attach::{Kernel, Outcome};
+use hooks::{CALLS, SYSCALLS};
+use rung::Ladder;
+
+use super::clock::{Clock, FromBefore};
 use super::object::OBJECT;
+use super::returns::Misses;
 use super::ring::{Drained, Ring};
 use super::stragglers::Stragglers;
 use crate::model::event::Event;
@@ -39,10 +46,10 @@ use crate::sys::memory_map::CounterMemory;
 const SETTLING: Duration = Duration::from_millis(100);
 
 /// How the probes are to listen.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ProbeOptions {
-    /// The rung for system calls; none takes the cheapest that works.
-    pub rung: Option<Rung>,
+    /// The rungs for system calls: the first that works is used, for each call by itself.
+    pub rungs: Rungs,
     /// Bytes of the event ring, a power of two and at least a page; none takes the size that the programs state.
     pub ring_bytes: Option<u32>,
     /// Calls that the mount clock can follow at one time; none takes the number that the programs state.
@@ -52,51 +59,43 @@ pub struct ProbeOptions {
 /// The attached programs, and what comes from them.
 #[derive(Debug)]
 pub struct Probes {
-    // Holds the links: the programs are detached when it goes.
-    _programs: Ebpf,
+    /// Holds the links: the programs are detached when it goes.
+    programs: Ebpf,
     hooks: Vec<HookStatus>,
-    rung: Rung,
     attached_at: Instant,
     ring: Ring,
     clock: Clock,
 }
 
 impl Probes {
-    /// Loads and attaches the programs, tries them on a call whose outcome is known, and waits a little for calls that
+    /// Loads and attaches the programs, tries them on calls whose outcome is known, and waits a little for calls that
     /// were inside the kernel before.
     ///
     /// # Errors
-    /// A program cannot be loaded or attached, or does not report the call. The message says what stands in the way.
+    /// The programs cannot be loaded, or none of the rungs can be attached to a call and then reports it. The message
+    /// says what stands in the way.
     pub fn attach(options: ProbeOptions) -> Result<Self, ProbeError> {
-        let layout = btf::running_kernel().map_err(ProbeError::Layout)?.to_bytes();
-        let mut ladder = match options.rung {
-            Some(rung) => vec![rung],
-            None => vec![Rung::SyscallTracepoint, Rung::EverySyscall],
-        }
-        .into_iter();
+        let kernel = Kernel::look().map_err(ProbeError::Layout)?;
+        let mut ladder = Ladder::new(&options.rungs);
+        // Each time around some call has left a rung for good, or it ends.
         loop {
-            // Each rung on an object of its own, so that a rung that half works leaves nothing attached.
-            let mut programs = load(&layout, options)?;
-            let Some(rung) = ladder.next() else {
-                return Err(ProbeError::Refused { hooks: Vec::new(), why: None });
-            };
-            let hooks = attach_all(&mut programs, rung)?;
-            let refused = |hook: &HookStatus| matches!(hook.state, HookState::Refused { .. });
-            if !hooks.iter().any(refused) {
-                return Self::with(programs, hooks, rung);
+            let Some((programs, hooks)) = attach_all(&kernel, &mut ladder, &options)? else { continue };
+            let mut probes = Self::with(programs, hooks)?;
+            let untrue = probes.try_out(&ladder, &options.rungs)?;
+            if untrue.is_empty() {
+                probes.clock.wait_for_stragglers(probes.attached_at + SETTLING);
+                return Ok(probes);
             }
-            if ladder.len() == 0 {
-                return Err(ProbeError::Refused { hooks, why: privileges::cause() });
-            }
-            for hook in hooks.iter().filter(|hook| refused(hook)) {
-                tracing::debug!(hook = hook.hook, %rung, state = %hook.state, "trying the next rung");
+            for (call, rung, why) in untrue {
+                ladder.pass(call, rung, Why::Untrue(why));
             }
         }
     }
 
-    fn with(mut programs: Ebpf, hooks: Vec<HookStatus>, rung: Rung) -> Result<Self, ProbeError> {
+    fn with(mut programs: Ebpf, hooks: Vec<HookStatus>) -> Result<Self, ProbeError> {
         let attached_at = Instant::now();
         let stragglers = Stragglers::look();
+        let misses = Misses::new(descriptors(&programs)?);
         let counters = take_map(&mut programs, COUNTERS_MAP)?;
         let counters = match &counters {
             Map::Array(map) => CounterMemory::map(map.fd(), COUNTER_SLOTS as usize),
@@ -106,11 +105,24 @@ impl Probes {
         let unusable = |name| move |source| ProbeError::Map { name, source: Box::new(source) };
         let events = RingBuf::try_from(take_map(&mut programs, EVENTS_MAP)?).map_err(unusable(EVENTS_MAP))?;
         let in_flight = HashMap::try_from(take_map(&mut programs, IN_FLIGHT_MAP)?).map_err(unusable(IN_FLIGHT_MAP))?;
-        let mut ring = Ring::new(events, Arc::clone(&counters));
-        let clock = Clock::new(counters, in_flight, stragglers);
-        known_answer::check(&mut ring, &clock)?;
-        clock.wait_for_stragglers(attached_at + SETTLING);
-        Ok(Self { _programs: programs, hooks, rung, attached_at, ring, clock })
+        let ring = Ring::new(events, Arc::clone(&counters));
+        let by_function = |hook: &HookStatus| matches!(hook.rung, Rung::Fentry | Rung::Kprobe);
+        let from_before = if hooks.iter().any(by_function) { FromBefore::AreLost } else { FromBefore::AreSent };
+        let clock = Clock::new(counters, in_flight, stragglers, misses, from_before);
+        Ok(Self { programs, hooks, attached_at, ring, clock })
+    }
+
+    /// Makes calls whose outcome is known, and returns those that were not reported, with why.
+    fn try_out(&mut self, ladder: &Ladder, rungs: &Rungs) -> Result<Vec<(usize, Rung, String)>, ProbeError> {
+        let listens = |call: &usize| self.hooks[*call].state == HookState::Attached;
+        let calls: Vec<usize> = (0..CALLS).filter(listens).collect();
+        let mut untrue = known_answer::check(&mut self.ring, &self.clock, &calls)?;
+        for call in calls {
+            if ladder.rung(call).is_some_and(|rung| rungs.distrusts(rung)) {
+                untrue.insert(call, "RECLAIM_TEST_DISABLE says so".to_owned());
+            }
+        }
+        Ok(untrue.into_iter().filter_map(|(call, why)| Some((call, ladder.rung(call)?, why))).collect())
     }
 
     /// Every hook and its state. All are attached or absent: else there are no probes.
@@ -119,10 +131,11 @@ impl Probes {
         &self.hooks
     }
 
-    /// The rung that listens to system calls.
+    /// The kernel's numbers of the programs in use, as bpftool shows them.
     #[must_use]
-    pub fn rung(&self) -> Rung {
-        self.rung
+    pub fn programs(&self) -> Vec<u32> {
+        let loaded = self.programs.programs().filter_map(|(_, program)| program.info().ok());
+        loaded.map(|program| program.id()).collect()
     }
 
     /// When the last program was attached. What happened before is not among the events.
@@ -139,6 +152,7 @@ impl Probes {
 
     /// Hands out every event that the kernel had numbered by the time of the call. See [`Ring::drain`].
     pub fn drain(&mut self, out: &mut Vec<Event>) -> Drained {
+        self.clock.note_missed();
         self.ring.drain(out)
     }
 
@@ -149,103 +163,75 @@ impl Probes {
     }
 }
 
-fn load(layout: &[u8], options: ProbeOptions) -> Result<Ebpf, ProbeError> {
-    let numbers = hooks::numbers();
+/// Loads an object of its own and attaches everything, each call by its rung. None when a call has come down to a rung
+/// that this object was not made for.
+fn attach_all(
+    kernel: &Kernel,
+    ladder: &mut Ladder,
+    options: &ProbeOptions,
+) -> Result<Option<(Ebpf, Vec<HookStatus>)>, ProbeError> {
+    let by_number = ladder.calls_on(Rung::EverySyscall);
+    let mut programs = load(kernel, options, |call| by_number.contains(&call))?;
+    let mut scheduler = Vec::new();
+    for (hook, program, tracepoint) in hooks::SCHEDULER {
+        let state = match attach::attach_raw(&mut programs, program, tracepoint)? {
+            Ok(()) => HookState::Attached,
+            Err(error) => HookState::Refused { why: error::explain(&error) },
+        };
+        scheduler.push(HookStatus::new(hook, Rung::SchedulerTracepoint, state, Vec::new()));
+    }
+    let mut states: [Option<HookState>; CALLS] = Default::default();
+    for rung in ladder.order() {
+        let calls = ladder.calls_on(rung);
+        if rung == Rung::EverySyscall && calls != by_number {
+            return Ok(None);
+        }
+        if calls.is_empty() {
+            continue;
+        }
+        for (call, outcome) in attach::attach(&mut programs, kernel, rung, &calls)? {
+            match outcome {
+                Outcome::Attached => states[call] = Some(HookState::Attached),
+                Outcome::NoSuchCall(why) => states[call] = Some(HookState::Absent { why }),
+                Outcome::Not(why) => ladder.pass(call, rung, why),
+            }
+        }
+    }
+    let mut statuses = Vec::new();
+    for (call, state) in states.into_iter().enumerate() {
+        let passed = ladder.passed(call);
+        let last = || passed.last().map_or_else(String::new, |passed| passed.why.to_string());
+        let state = state.unwrap_or_else(|| HookState::Refused { why: last() });
+        let rung = ladder.rung(call).or_else(|| passed.last().map(|passed| passed.rung));
+        statuses.push(HookStatus::new(SYSCALLS[call].name, rung.unwrap_or(Rung::EverySyscall), state, passed));
+    }
+    statuses.extend(scheduler);
+    if statuses.iter().any(|status| matches!(status.state, HookState::Refused { .. })) {
+        return Err(ProbeError::Refused { hooks: statuses, why: privileges::cause() });
+    }
+    Ok(Some((programs, statuses)))
+}
+
+fn load(kernel: &Kernel, options: &ProbeOptions, by_number: impl Fn(usize) -> bool) -> Result<Ebpf, ProbeError> {
+    let numbers = hooks::numbers(by_number);
     let mut loader = EbpfLoader::new();
     loader
         // The programs have no relocations against the kernel's types, and reading all of them takes a while.
         .btf(None)
         .map_max_entries(EVENTS_MAP, options.ring_bytes.unwrap_or(EVENTS_BYTES))
         .map_max_entries(IN_FLIGHT_MAP, options.in_flight_slots.unwrap_or(IN_FLIGHT_SLOTS))
-        .override_global(LAYOUT_GLOBAL, layout, true)
+        .override_global(LAYOUT_GLOBAL, &kernel.layout[..], true)
         .override_global(SYSCALLS_GLOBAL, &numbers[..], true);
     loader.load(OBJECT).map_err(ProbeError::load)
 }
 
+/// Descriptors of the programs that are loaded, by which the kernel tells of runs that it left out.
+fn descriptors(programs: &Ebpf) -> Result<Vec<ProgramFd>, ProbeError> {
+    let loaded = programs.programs().filter_map(|(_, program)| program.fd().ok());
+    let copies = loaded.map(|descriptor| descriptor.try_clone());
+    copies.collect::<Result<_, _>>().map_err(|source| ProbeError::Descriptor { source })
+}
+
 fn take_map(programs: &mut Ebpf, name: &'static str) -> Result<Map, ProbeError> {
-    programs.take_map(name).ok_or(ProbeError::Object { kind: "map", name })
-}
-
-/// Attaches every hook, those that end calls first: a call seen to enter is then seen to leave.
-fn attach_all(programs: &mut Ebpf, rung: Rung) -> Result<Vec<HookStatus>, ProbeError> {
-    let mut statuses = Vec::new();
-    for (hook, program, tracepoint) in hooks::SCHEDULER {
-        let state = state_of(attach_raw(programs, program, tracepoint)?);
-        statuses.push(HookStatus::new(hook, Rung::SchedulerTracepoint, state));
-    }
-    let calls = match rung {
-        Rung::EverySyscall => {
-            let result = match attach_raw(programs, "leave_any", "sys_exit")? {
-                Ok(()) => attach_raw(programs, "enter_any", "sys_enter")?,
-                refused => refused,
-            };
-            let state = state_of(result);
-            hooks::SYSCALLS.map(|call| HookStatus::new(call.name, rung, state.clone())).to_vec()
-        }
-        Rung::SyscallTracepoint | Rung::SchedulerTracepoint => {
-            match tracefs::with_tracefs(|| attach_each(programs, Rung::SyscallTracepoint)) {
-                Ok(statuses) => statuses?,
-                Err(error) => {
-                    let state = HookState::Refused { why: format!("tracefs is not mounted and cannot be: {error}") };
-                    hooks::SYSCALLS.map(|call| HookStatus::new(call.name, rung, state.clone())).to_vec()
-                }
-            }
-        }
-    };
-    statuses.splice(0..0, calls);
-    Ok(statuses)
-}
-
-fn attach_each(programs: &mut Ebpf, rung: Rung) -> Result<Vec<HookStatus>, ProbeError> {
-    let mut statuses = Vec::new();
-    for call in hooks::SYSCALLS {
-        let result = attach_tracepoint(programs, format!("leave_{}", call.name), format!("sys_exit_{}", call.name))?;
-        let state = match result {
-            Err(error) if call.may_be_absent && is_absent(&error) => {
-                HookState::Absent { why: "this kernel has no such system call".to_owned() }
-            }
-            result => state_of(result),
-        };
-        statuses.push(HookStatus::new(call.name, rung, state));
-    }
-    for status in statuses.iter_mut().filter(|status| status.state == HookState::Attached) {
-        let result =
-            attach_tracepoint(programs, format!("enter_{}", status.hook), format!("sys_enter_{}", status.hook))?;
-        status.state = state_of(result);
-    }
-    Ok(statuses)
-}
-
-/// What aya says of one program; the outer error is an object without it.
-type Attaching = Result<Result<(), ProgramError>, ProbeError>;
-
-fn attach_tracepoint(programs: &mut Ebpf, program: String, tracepoint: String) -> Attaching {
-    let absent = ProbeError::Object { kind: "program", name: "for a system call" };
-    let program: Result<&mut TracePoint, _> = programs.program_mut(&program).ok_or(absent)?.try_into();
-    Ok(program.and_then(|program| {
-        program.load()?;
-        program.attach("syscalls", &tracepoint).map(drop)
-    }))
-}
-
-fn attach_raw(programs: &mut Ebpf, name: &'static str, tracepoint: &str) -> Attaching {
-    let absent = ProbeError::Object { kind: "program", name };
-    let program: Result<&mut RawTracePoint, _> = programs.program_mut(name).ok_or(absent)?.try_into();
-    Ok(program.and_then(|program| {
-        program.load()?;
-        program.attach(tracepoint).map(drop)
-    }))
-}
-
-fn state_of(result: Result<(), ProgramError>) -> HookState {
-    match result {
-        Ok(()) => HookState::Attached,
-        Err(error) => HookState::Refused { why: error::explain(&error) },
-    }
-}
-
-/// Whether tracefs lists no such tracepoint.
-fn is_absent(error: &ProgramError) -> bool {
-    matches!(error, ProgramError::TracePointError(TracePointError::FileError { io_error, .. })
-        if io_error.kind() == io::ErrorKind::NotFound)
+    programs.take_map(name).ok_or_else(|| ProbeError::Object { kind: "map", name: name.to_owned() })
 }
