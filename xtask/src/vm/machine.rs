@@ -55,7 +55,7 @@ pub(super) fn boot(
     command
         .envs(environment.iter().map(|(key, value)| (key, value)))
         // Emulated on purpose: the tests are to run where no hardware virtualisation is to be had.
-        .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2048"])
+        .args(["-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "2048"])
         .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
         .arg("-kernel")
         .arg(kernel)
