@@ -4,6 +4,7 @@ use crate::config::ConfigError;
 use crate::evidence::asked::AskedError;
 use crate::evidence::engine::EngineError;
 use crate::evidence::scan::ScanError;
+use crate::model::purge::{ExpandError, IdError};
 use crate::removal::RemovalError;
 use crate::service::ServiceError;
 use crate::service::client::ClientError;
@@ -77,6 +78,12 @@ pub enum Error {
     /// A scan.
     #[error(transparent)]
     Scan(#[from] ScanError),
+    /// An id that is none.
+    #[error(transparent)]
+    Id(#[from] IdError),
+    /// An id that names nothing which could be purged.
+    #[error("{0}; check the id, and `[[owned]]` in the configuration")]
+    Expand(#[from] ExpandError),
     /// A path that was asked about.
     #[error(transparent)]
     Asked(#[from] AskedError),
@@ -85,6 +92,15 @@ pub enum Error {
     Removal {
         /// Name of the root.
         root: String,
+        /// Why.
+        #[source]
+        source: RemovalError,
+    },
+    /// A purge of one id.
+    #[error("id `{id}`: {source}")]
+    Purge {
+        /// The id.
+        id: String,
         /// Why.
         #[source]
         source: RemovalError,
@@ -105,10 +121,12 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) => exit::USAGE,
+            Self::Config(_) | Self::Id(_) | Self::Expand(_) => exit::USAGE,
             Self::Engine(EngineError::NoWalk(_) | EngineError::Unavailable { .. }) => exit::WEAK,
-            Self::Removal { source: RemovalError::Configuration { .. }, .. } => exit::USAGE,
-            Self::Removal { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
+            Self::Removal { source, .. } | Self::Purge { source, .. } if source.is_usage() => exit::USAGE,
+            Self::Removal { source: RemovalError::Busy { .. }, .. }
+            | Self::Purge { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
+            Self::Purge { source: RemovalError::Evidence { .. }, .. } => exit::WEAK,
             Self::Service(ServiceError::Taken { .. }) => exit::BUSY,
             Self::Service(source) if source.is_usage() => exit::USAGE,
             Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => exit::DONE,
@@ -116,6 +134,7 @@ impl Error {
             | Self::Scan(_)
             | Self::Asked(_)
             | Self::Removal { .. }
+            | Self::Purge { .. }
             | Self::Service(_)
             | Self::Client(_)
             | Self::Output(_) => exit::FAILED,

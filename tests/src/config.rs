@@ -58,6 +58,7 @@ pub struct ConfigFile {
     budget: String,
     metrics: Option<SocketAddr>,
     roots: Vec<Root>,
+    tables: String,
 }
 
 impl ConfigFile {
@@ -74,6 +75,7 @@ impl ConfigFile {
             budget: "120s".to_owned(),
             metrics: None,
             roots: roots.into_iter().collect(),
+            tables: String::new(),
         };
         config.write_again();
         config
@@ -106,6 +108,15 @@ impl ConfigFile {
         self
     }
 
+    /// Adds further tables, as they are written in TOML.
+    #[track_caller]
+    #[must_use]
+    pub fn tables(mut self, text: &str) -> Self {
+        self.tables.push_str(text);
+        self.write_again();
+        self
+    }
+
     /// Changes the roots and writes the file again.
     #[track_caller]
     pub fn change_roots(&mut self, roots: impl IntoIterator<Item = Root>) {
@@ -127,7 +138,7 @@ impl ConfigFile {
     /// The text of the file.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let Self { path: _, socket, state, every, budget, metrics, roots } = self;
+        let Self { path: _, socket, state, every, budget, metrics, roots, tables } = self;
         let mut text = format!(
             "[service]\nevery = '{every}'\nbudget = '{budget}'\nstate_dir = '{}'\nsocket = '{}'\n",
             state.display(),
@@ -142,6 +153,7 @@ impl ConfigFile {
                 writeln!(text, "{key} = {value}").or_fail("write to a string");
             }
         }
+        text.push_str(tables);
         text
     }
 

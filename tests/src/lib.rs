@@ -39,7 +39,7 @@ pub use launcher::Way;
 pub use process::{Finished, helper_program, run_to_end, wait_until};
 pub use protocol::{Answer, Request};
 pub use reclaim::{Reclaim, reclaim_binary};
-pub use report::{Covered, EntryLine, Pass, PinLine, QueryLine, ScanLine, TaskLine, WhoLine};
+pub use report::{Covered, EntryLine, Pass, PinLine, PurgeLine, QueryLine, ScanLine, TargetLine, TaskLine, WhoLine};
 pub use sequence::Sequence;
 pub use service::{Connection, Service};
 pub use share::share_of;

@@ -1,7 +1,7 @@
 //! The built binary, run once.
 
 use crate::process::{Finished, helper_program, run_to_end};
-use crate::report::{EntryLine, Pass, QueryLine, ScanLine, WhoLine};
+use crate::report::{EntryLine, Pass, PurgeLine, QueryLine, ScanLine, WhoLine};
 use crate::{ConfigFile, OrFail as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -157,6 +157,16 @@ impl Reclaim {
             other => panic!("a verdict that nobody knows: {other}"),
         };
         assert_eq!(code, expected, "the exit code of {line:?}");
+        line
+    }
+
+    /// A purge of one id that must end with a code.
+    #[track_caller]
+    pub fn purge(&self, id: &str, arguments: &[&str], code: i32) -> PurgeLine {
+        let all: Vec<&str> = ["purge", id].into_iter().chain(arguments.iter().copied()).collect();
+        let (objects, _) = self.objects(&all, &[code]);
+        let line: PurgeLine = only(&objects, "purge");
+        line.check();
         line
     }
 

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Every reason that an entry can be kept for.
 const REASONS: [&str; 15] = [
@@ -129,6 +130,49 @@ pub struct PinLine {
     pub mount_point: Option<String>,
     pub state: String,
     pub tasks: Vec<TaskLine>,
+}
+
+/// What became of all that belongs to an id.
+#[derive(Clone, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the fields are those of the contract")]
+pub struct PurgeLine {
+    pub id: String,
+    pub targets: Vec<TargetLine>,
+    pub removed: usize,
+    pub refused: usize,
+}
+
+/// One target of a purge.
+#[derive(Clone, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the fields are those of the contract")]
+pub struct TargetLine {
+    pub path: String,
+    pub verdict: String,
+    pub reason: Option<String>,
+    pub detail: Option<String>,
+    #[serde(default)]
+    pub pins: Vec<PinLine>,
+    #[serde(default)]
+    pub weaker_proof: bool,
+}
+
+impl PurgeLine {
+    /// What became of the target at a path.
+    #[track_caller]
+    #[must_use]
+    pub fn target(&self, path: &Path) -> &TargetLine {
+        let found: Vec<_> = self.targets.iter().filter(|target| Path::new(&target.path) == path).collect();
+        assert_eq!(found.len(), 1, "{} once in {self:?}", path.display());
+        found[0]
+    }
+
+    /// Fails the test when the counts do not add up, or something was removed in spite of a refusal.
+    #[track_caller]
+    pub fn check(&self) {
+        let count = |verdict: &str| self.targets.iter().filter(|target| target.verdict == verdict).count();
+        assert_eq!((count("removed"), count("refused")), (self.removed, self.refused), "{self:?}");
+        assert!(self.refused == 0 || self.removed == 0, "a refusal, and yet something was removed: {self:?}");
+    }
 }
 
 /// A task that lives in the namespace of a pin.

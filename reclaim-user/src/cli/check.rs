@@ -34,7 +34,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     let references = Finder::default().answer();
     tell_features(&mut output, &references)?;
     tell_capabilities(&mut output)?;
-    let roots = Roots::place(&loaded.config.roots);
+    let roots = Roots::place(&loaded.config);
     tell_roots(&mut output, roots.all())?;
     for placed in roots.all() {
         if let Some(wrong) = &placed.fault {

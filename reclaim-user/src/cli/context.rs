@@ -46,9 +46,14 @@ impl Context {
     /// When there are none, or one of them cannot be used.
     pub(super) fn roots(&self) -> Result<Roots, Error> {
         self.need_roots()?;
-        let mut roots = Roots::place(&self.loaded.config.roots);
+        let mut roots = Roots::place(&self.loaded.config);
         roots.check()?;
         Ok(roots)
+    }
+
+    /// Refuses to go on without roots and templates.
+    pub(super) fn need_anything(&self) -> Result<(), ConfigError> {
+        if self.loaded.config.owned.is_empty() { self.need_roots() } else { Ok(()) }
     }
 
     /// Refuses to go on without roots.

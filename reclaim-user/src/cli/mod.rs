@@ -6,6 +6,7 @@ mod check;
 mod context;
 mod kernel;
 mod pins;
+mod purge;
 mod query;
 mod run;
 mod scan;
@@ -83,6 +84,8 @@ enum Command {
     Run,
     /// Make one pass now, through the service where one runs
     Sweep(sweep::Arguments),
+    /// Remove all that belongs to an id, or nothing of it
+    Purge(purge::Arguments),
     /// Compare what every producer of evidence sees; changes nothing
     Audit(audit::Arguments),
     /// Tell who pins a path or anything below it, and what to do about it
@@ -105,6 +108,7 @@ impl Command {
         match self {
             Self::Run => ("run", false),
             Self::Sweep(_) => ("sweep", false),
+            Self::Purge(_) => ("purge", false),
             Self::Audit(_) => ("audit", false),
             Self::Who(_) => ("who", true),
             Self::Pins(_) => ("pins", true),
@@ -149,6 +153,7 @@ fn dispatch(globals: Globals, command: Command) -> Result<Outcome, Error> {
     let outcome = match command {
         Command::Run => return run::run(context),
         Command::Sweep(arguments) => sweep::run(&mut context, &arguments),
+        Command::Purge(arguments) => purge::run(&mut context, &arguments),
         Command::Audit(arguments) => audit::run(&mut context, &arguments),
         Command::Who(arguments) => who::run(&mut context, &arguments),
         Command::Pins(arguments) => pins::run(&mut context, &arguments),

@@ -33,7 +33,7 @@ enum By {
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
     let configured = &context.loaded.config.roots;
     roots::known(configured, arguments.root.as_slice())?;
-    let mut roots = Roots::place(configured);
+    let mut roots = Roots::place(&context.loaded.config);
     roots.check()?;
     let mut engine = context.engine(roots.watch())?;
     let view = engine.consult()?;

@@ -5,7 +5,7 @@ use crate::error::{Error, Outcome};
 use crate::service::{self, ServiceOptions};
 
 pub(super) fn run(context: Context) -> Result<Outcome, Error> {
-    context.need_roots()?;
+    context.need_anything()?;
     warn_of_capabilities();
     let Context { command: _, loaded, evidence, verbose, output } = context;
     service::run(ServiceOptions { loaded, evidence, per_entry: verbose > 0, output })?;

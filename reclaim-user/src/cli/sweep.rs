@@ -105,6 +105,16 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             },
         }
     }
+    if arguments.roots.is_empty() && !arguments.dry_run {
+        for at in roots.parents() {
+            // What purges left behind where no pass looks for entries.
+            let name = roots.at(at).config.name.clone();
+            if let Err(error) = roots.bring_to_end(at, &mut engine, &mut RootState::default(), &options, &mut |_| {}) {
+                tracing::error!("{name}: {}", chain(&error));
+                outcome = outcome.max(if error.code() == exit::BUSY { Outcome::Busy } else { Outcome::Failed });
+            }
+        }
+    }
     first.map_or(Ok(outcome), Err)
 }
 

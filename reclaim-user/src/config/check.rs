@@ -2,6 +2,7 @@
 
 use super::error::ConfigError;
 use super::overlap::{self, Lineage};
+use super::owned;
 use super::raw::{Field, Root, Service, Source};
 use super::{Config, KindRule, RemoveRule, RootConfig, ServiceConfig, duration, pattern};
 use std::ops::Range;
@@ -15,9 +16,6 @@ const LATER: &str = "is not supported by this version";
 /// Checks a whole file.
 pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), ConfigError> {
     let document = source.document()?;
-    if let Some(owned) = document.owned {
-        return Err(source.wrong(owned.span(), "owned", LATER, "take the [[owned]] tables out"));
-    }
     let mut notes = Vec::new();
     let service = document.service.map_or_else(|| Ok(ServiceConfig::default()), |raw| service(source, &raw))?;
     let mut roots: Vec<(RootConfig, Range<usize>, Lineage)> = Vec::new();
@@ -48,8 +46,9 @@ pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), Config
         }
         roots.push((root, place, lineage));
     }
-    let roots = roots.into_iter().map(|(root, _, _)| root).collect();
-    Ok((Config { service, roots }, notes))
+    let (roots, lineages): (Vec<_>, Vec<_>) = roots.into_iter().map(|(root, _, lineage)| (root, lineage)).unzip();
+    let owned = owned::all(source, document.owned, &roots, &lineages)?;
+    Ok((Config { service, roots, owned }, notes))
 }
 
 fn service(source: &Source<'_>, raw: &Service) -> Result<ServiceConfig, ConfigError> {
@@ -92,6 +91,8 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         once,
         leases,
         claims,
+        command,
+        timeout,
     } = raw;
     for (key, field, remedy) in [
         ("root.once", once, "take the key out; the root then stays in use"),
@@ -110,7 +111,7 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
     let (path, path_at) = path(source, "root.path", &place)?
         .ok_or_else(|| missing("root.path", "name the directory whose children may go: path = \"/...\""))?;
     usable(source, &path, path_at)?;
-    let owner = string(source, "root.owner", &owner)?.map(|(text, at)| user(source, text, at)).transpose()?;
+    let owner = user(source, "root.owner", &owner)?;
     let pattern_at = pattern.as_ref().map(toml::Spanned::span);
     let pattern = match string(source, "root.match", &pattern)? {
         None => None,
@@ -138,17 +139,8 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         &kind,
         &[("dir", KindRule::Directory), ("file", KindRule::File), ("any", KindRule::Any)],
     )?;
-    if let Some(remove) = &remove
-        && remove.get_ref().as_str() == Some("command")
-    {
-        return Err(source.wrong(
-            remove.span(),
-            "root.remove",
-            format!("\"command\" {LATER}"),
-            "use \"empty\" or \"tree\"",
-        ));
-    }
-    let remove = choice(source, "root.remove", &remove, &[("empty", RemoveRule::Empty), ("tree", RemoveRule::Tree)])?;
+    let has_id = pattern.as_ref().is_some_and(|regex| regex.capture_names().flatten().any(|group| group == "id"));
+    let (remove, command) = owned::removal(source, "root", at, &remove, &command, &timeout, RemoveRule::Empty, has_id)?;
     Ok(RootConfig {
         name: name.to_owned(),
         path,
@@ -159,9 +151,10 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         min_age: duration_of(source, "root.min_age", &min_age)?.map_or(Duration::ZERO, |(age, _)| age),
         backstop: backstop.map(|(age, _)| age),
         retain: duration_of(source, "root.retain", &retain)?.map(|(age, _)| age),
-        remove: remove.unwrap_or(RemoveRule::Empty),
+        remove,
         pile: count(source, "root.pile", &pile)?,
         leases: flag(source, "root.leases", &leases)?.unwrap_or(true),
+        command,
     })
 }
 
@@ -193,21 +186,27 @@ fn usable(source: &Source<'_>, path: &Path, at: Range<usize>) -> Result<(), Conf
     }
 }
 
-fn user(source: &Source<'_>, text: &str, at: Range<usize>) -> Result<u32, ConfigError> {
+pub(super) fn user(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<u32>, ConfigError> {
+    string(source, key, field)?.map(|(text, at)| user_called(source, key, text, at)).transpose()
+}
+
+fn user_called(source: &Source<'_>, key: &str, text: &str, at: Range<usize>) -> Result<u32, ConfigError> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().ok().filter(|uid| *uid != u32::MAX).ok_or_else(|| {
-            source.wrong(at, "root.owner", format!("`{text}` is no user id"), "user ids go up to 4294967294")
-        });
+        return text
+            .parse()
+            .ok()
+            .filter(|uid| *uid != u32::MAX)
+            .ok_or_else(|| source.wrong(at, key, format!("`{text}` is no user id"), "user ids go up to 4294967294"));
     }
     match nix::unistd::User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
         Ok(None) => {
             let what = format!("there is no user `{text}` on this host");
-            Err(source.wrong(at, "root.owner", what, "name a user that exists, or give the user id as \"1000\""))
+            Err(source.wrong(at, key, what, "name a user that exists, or give the user id as \"1000\""))
         }
         Err(error) => {
             let what = format!("the user `{text}` could not be looked up: {}", error.desc());
-            Err(source.wrong(at, "root.owner", what, "give the user id as \"1000\""))
+            Err(source.wrong(at, key, what, "give the user id as \"1000\""))
         }
     }
 }
@@ -240,7 +239,11 @@ fn path(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<(PathBuf
     Ok(Some((path.components().collect(), at)))
 }
 
-fn duration_of(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<(Duration, Range<usize>)>, ConfigError> {
+pub(super) fn duration_of(
+    source: &Source<'_>,
+    key: &str,
+    field: &Field,
+) -> Result<Option<(Duration, Range<usize>)>, ConfigError> {
     if let Some(field) = field
         && !field.get_ref().is_str()
     {
@@ -253,7 +256,7 @@ fn duration_of(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<(
     }
 }
 
-fn choice<T: Copy>(
+pub(super) fn choice<T: Copy>(
     source: &Source<'_>,
     key: &str,
     field: &Field,
@@ -267,7 +270,7 @@ fn choice<T: Copy>(
     })
 }
 
-fn string<'a>(
+pub(super) fn string<'a>(
     source: &Source<'_>,
     key: &str,
     field: &'a Field,
@@ -288,7 +291,7 @@ fn count(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<u64>, C
     u64::try_from(*number).map(Some).map_err(|_| source.wrong(field.span(), key, "must not be below 0", REMEDY))
 }
 
-fn flag(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<bool>, ConfigError> {
+pub(super) fn flag(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<bool>, ConfigError> {
     let Some(field) = field else { return Ok(None) };
     let Value::Boolean(value) = field.get_ref() else {
         return Err(wrong_type(source, key, field, "true or false", "write true or false without quotes"));
@@ -296,7 +299,13 @@ fn flag(source: &Source<'_>, key: &str, field: &Field) -> Result<Option<bool>, C
     Ok(Some(*value))
 }
 
-fn wrong_type(source: &Source<'_>, key: &str, field: &toml::Spanned<Value>, wanted: &str, remedy: &str) -> ConfigError {
+pub(super) fn wrong_type(
+    source: &Source<'_>,
+    key: &str,
+    field: &toml::Spanned<Value>,
+    wanted: &str,
+    remedy: &str,
+) -> ConfigError {
     source.wrong(field.span(), key, format!("must be {wanted}, not {}", article(field.get_ref())), remedy)
 }
 

@@ -45,6 +45,12 @@ pub enum ConfigError {
         /// The file.
         file: PathBuf,
     },
+    /// The command goes by ids, and nothing is configured that has one.
+    #[error("{}: `owned`: nothing belongs to an id; add an [[owned]] table with a path that holds {{id}}, or put (?<id>...) into `match` of a root", file.display())]
+    NoIds {
+        /// The file.
+        file: PathBuf,
+    },
     /// A root was named that is not configured.
     #[error("no root is called `{name}`; configured are: {known}")]
     UnknownRoot {

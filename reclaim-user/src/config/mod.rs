@@ -4,11 +4,13 @@ mod check;
 pub mod duration;
 pub mod error;
 mod overlap;
+mod owned;
 mod pattern;
 mod raw;
 
 pub use error::ConfigError;
 
+use crate::model::purge::{CommandTemplate, Template};
 use regex::bytes::Regex;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -61,6 +63,17 @@ pub struct Config {
     pub service: ServiceConfig,
     /// The roots. No two overlap, no two share a name.
     pub roots: Vec<RootConfig>,
+    /// What belongs to an id besides entries of the roots.
+    pub owned: Vec<OwnedConfig>,
+}
+
+impl Config {
+    /// Directories that ids share: the roots, and those that templates lie in. No id may name one of them.
+    #[must_use]
+    pub fn shared(&self) -> Vec<PathBuf> {
+        let parents = self.owned.iter().map(|owned| owned.rules.path.clone());
+        self.roots.iter().map(|root| root.path.clone()).chain(parents).collect()
+    }
 }
 
 /// `[service]`.
@@ -117,6 +130,42 @@ pub struct RootConfig {
     pub pile: Option<u64>,
     /// Honour a lock on the entry.
     pub leases: bool,
+    /// The command that removes an entry; there is one exactly where `remove` is [`RemoveRule::Command`].
+    pub command: Option<RemoveCommand>,
+}
+
+impl RootConfig {
+    /// Whether names tell an id.
+    #[must_use]
+    pub fn has_id(&self) -> bool {
+        self.pattern.as_ref().is_some_and(|pattern| pattern.capture_names().flatten().any(|group| group == "id"))
+    }
+
+    /// The id that a name tells, where it matches and tells one.
+    #[must_use]
+    pub fn id_of<'n>(&self, name: &'n [u8]) -> Option<&'n [u8]> {
+        Some(self.pattern.as_ref()?.captures(name)?.name("id")?.as_bytes())
+    }
+}
+
+/// `[[owned]]`: one path that belongs to an id.
+#[derive(Clone, Debug)]
+pub struct OwnedConfig {
+    /// The path.
+    pub template: Template,
+    /// The directory that it lies in, as a root whose entries no pass ever looks for, and the fences for what is purged.
+    pub rules: RootConfig,
+}
+
+/// How another manager removes what it owns.
+#[derive(Clone, Debug)]
+pub struct RemoveCommand {
+    /// The program and its arguments.
+    pub words: CommandTemplate,
+    /// It is killed after this time.
+    pub limit: Duration,
+    /// The id, where a purge tells it and not the entry's name.
+    pub id: Option<String>,
 }
 
 /// Which kinds of file may go.
@@ -137,4 +186,7 @@ pub enum RemoveRule {
     Empty,
     /// With all that it holds.
     Tree,
+    /// By a command of the manager that owns it, under its own name: the entry is never condemned, so what is known of
+    /// it when the command is run may be a moment old.
+    Command,
 }

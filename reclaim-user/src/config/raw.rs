@@ -16,8 +16,10 @@ pub(super) const SERVICE_KEYS: &[&str] = &["every", "budget", "state_dir", "sock
 /// Keys of `[[root]]`.
 pub(super) const ROOT_KEYS: &[&str] = &[
     "name", "path", "owner", "match", "kind", "mode", "min_age", "backstop", "retain", "remove", "pile", "once",
-    "leases", "claims",
+    "leases", "claims", "command", "timeout",
 ];
+/// Keys of `[[owned]]`.
+pub(super) const OWNED_KEYS: &[&str] = &["path", "owner", "kind", "remove", "leases", "command", "timeout"];
 
 /// The whole file.
 #[derive(Deserialize)]
@@ -26,7 +28,8 @@ pub(super) struct Document {
     pub(super) service: Option<Service>,
     #[serde(default)]
     pub(super) root: Vec<Spanned<Root>>,
-    pub(super) owned: Field,
+    #[serde(default)]
+    pub(super) owned: Vec<Spanned<Owned>>,
 }
 
 /// `[service]`.
@@ -59,6 +62,21 @@ pub(super) struct Root {
     pub(super) once: Field,
     pub(super) leases: Field,
     pub(super) claims: Field,
+    pub(super) command: Field,
+    pub(super) timeout: Field,
+}
+
+/// `[[owned]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Owned {
+    pub(super) path: Field,
+    pub(super) owner: Field,
+    pub(super) kind: Field,
+    pub(super) remove: Field,
+    pub(super) leases: Field,
+    pub(super) command: Field,
+    pub(super) timeout: Field,
 }
 
 /// The text and where it came from: makes errors that name file, line and key.
@@ -105,6 +123,7 @@ impl Source<'_> {
             let (known, key) = match table {
                 "service" => (SERVICE_KEYS, format!("service.{key}")),
                 "root" => (ROOT_KEYS, format!("root.{key}")),
+                "owned" => (OWNED_KEYS, format!("owned.{key}")),
                 _ => (DOCUMENT_KEYS, key),
             };
             let bare = key.rsplit('.').next().unwrap_or(&key);
@@ -113,12 +132,12 @@ impl Source<'_> {
         let line = self.text.lines().nth(self.line(at.start) - 1).unwrap_or_default();
         let left = line.split('=').next().unwrap_or_default().trim().trim_matches(['[', ']']);
         let key = match (table, left) {
-            ("service" | "root", left) if line.contains('=') => format!("{table}.{left}"),
+            ("service" | "root" | "owned", left) if line.contains('=') => format!("{table}.{left}"),
             _ => left.to_owned(),
         };
         let what = message.trim_end_matches('\n').replace('\n', ", ");
         let remedy = if what.contains("invalid type") {
-            "write [service] once as a table and every root as a table of its own under [[root]]"
+            "write [service] once as a table, and every root and template as a table of its own under [[root]] and [[owned]]"
         } else {
             "mend the TOML syntax in this line"
         };

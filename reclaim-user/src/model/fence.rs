@@ -198,7 +198,7 @@ pub enum Contents {
 pub fn may_hold(rule: RemoveRule, contents: Contents) -> bool {
     match rule {
         RemoveRule::Empty => contents == Contents::Empty,
-        RemoveRule::Tree => true,
+        RemoveRule::Tree | RemoveRule::Command => true,
     }
 }
 

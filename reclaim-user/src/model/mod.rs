@@ -15,6 +15,7 @@ pub mod overlay;
 pub mod pin;
 pub mod pin_set;
 pub mod plan;
+pub mod purge;
 pub mod reference;
 pub mod report;
 pub mod scan_report;

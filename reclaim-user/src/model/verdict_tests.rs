@@ -21,6 +21,7 @@ fn rules() -> RootConfig {
         remove: RemoveRule::Empty,
         pile: None,
         leases: true,
+        command: None,
     }
 }
 

@@ -25,6 +25,13 @@ use std::time::Instant;
 /// Entries of a makeshift batch. They only have to make room for a store and a batch in it.
 const MAKESHIFT_ENTRIES: usize = 64;
 
+/// Entries whose removal by a command shares one confirmation: what is known of the last one is as old as the others
+/// took, and a pass goes on for as many after its budget is over.
+const COMMAND_ENTRIES: usize = 8;
+
+/// End of a batch's name until it is decided that all that was condemned with it goes: what is found so is given back.
+const UNDECIDED: &[u8] = b"-undecided";
+
 /// What a makeshift batch's entries are called in the root: this, the batch's name, a dot, and the entry's own name.
 const MAKESHIFT: &[u8] = b".reclaim-";
 
@@ -36,6 +43,8 @@ pub(super) struct Batch {
     pub(super) entries: usize,
     /// The directory is the root itself, since its file system has no room for one more: its entries have long names.
     pub(super) makeshift: bool,
+    /// Its entries were not moved at all: the command that removes them has to find them under their own names.
+    pub(super) in_place: bool,
 }
 
 impl Batch {
@@ -54,7 +63,7 @@ impl Batch {
 
     /// What an entry is called in the directory of the batch. None when that would be too long.
     fn stored<'n>(&self, name: &'n CStr) -> Option<Cow<'n, CStr>> {
-        if !self.makeshift {
+        if !self.makeshift || self.in_place {
             return Some(Cow::Borrowed(name));
         }
         let stored = [MAKESHIFT, self.name.to_bytes(), b".", name.to_bytes()].concat();
@@ -125,9 +134,10 @@ impl Group {
         Self { batches: Vec::new(), entries: Vec::new(), begun: Instant::now() }
     }
 
-    /// It has a makeshift batch with as many entries as are needed to make room.
+    /// It has a makeshift batch with as many entries as are needed to make room, or as many as wait for a command.
     pub(super) fn makes_room(&self) -> bool {
-        self.batches.last().is_some_and(|batch| batch.makeshift && batch.entries >= MAKESHIFT_ENTRIES)
+        let most = |batch: &Batch| if batch.in_place { COMMAND_ENTRIES } else { MAKESHIFT_ENTRIES };
+        self.batches.last().is_some_and(|batch| batch.makeshift && batch.entries >= most(batch))
     }
 }
 
@@ -182,15 +192,62 @@ pub(super) fn condemn(
 ) -> Result<(), (CString, NotCondemned)> {
     match moved(store, root, group, &name, &examined) {
         Ok((batch, stored)) => {
-            let Examined { identity, kind, owner, empty, named, process_gone, lease } = examined;
-            let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
-            let entry = Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, lease };
-            group.entries.push(entry);
+            group.entries.push(condemned(name, stored, batch, examined, leases));
             crash::step("after-condemn-first");
             Ok(())
         }
         Err(failed) => Err((name, failed)),
     }
+}
+
+fn condemned(name: CString, stored: Option<CString>, batch: usize, examined: Examined, leases: Leases) -> Condemned {
+    let Examined { identity, kind, owner, empty, named, process_gone, lease } = examined;
+    let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
+    Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, lease }
+}
+
+/// Takes an entry into the group that stays where it is, for a command to remove it. The proof that follows is weaker
+/// than that of a condemned one: a path leads to the entry until the command is through.
+pub(super) fn mark(
+    root: impl AsFd,
+    group: &mut Group,
+    name: CString,
+    examined: Examined,
+    leases: Leases,
+) -> Result<(), (CString, NotCondemned)> {
+    if !group.batches.last().is_some_and(|batch| batch.in_place) {
+        match makeshift_batch(root, c"".into()) {
+            Ok(batch) => group.batches.push(Batch { in_place: true, ..batch }),
+            Err(error) => return Err((name, NotCondemned::Root(error))),
+        }
+    }
+    let batch = group.batches.len() - 1;
+    group.batches[batch].entries += 1;
+    group.entries.push(condemned(name, None, batch, examined, leases));
+    Ok(())
+}
+
+/// Begins a batch that is not decided on: until [`decide`] every entry in it will be given back.
+pub(super) fn begin_undecided(store: &Store) -> Result<Batch, Errno> {
+    let name = [batch_name().to_bytes(), UNDECIDED].concat();
+    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
+    directory::make(store.directory(), &name)?;
+    let directory = directory::open_child(store.directory(), &name)?;
+    Ok(Batch { name, directory, entries: 0, makeshift: false, in_place: false })
+}
+
+/// From here on a crash leaves entries of the batch to be removed.
+pub(super) fn decide(store: &Store, batch: &mut Batch) -> Result<(), Errno> {
+    let Some(name) = batch.name.to_bytes().strip_suffix(UNDECIDED) else { return Ok(()) };
+    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
+    directory::move_entry(store.directory(), &batch.name, store.directory(), &name)?;
+    batch.name = name;
+    Ok(())
+}
+
+/// Whether a name is that of a batch that was not decided on.
+pub(super) fn is_undecided(name: &[u8]) -> bool {
+    name.strip_suffix(UNDECIDED).is_some_and(is_batch_name)
 }
 
 /// Moves it, and returns the index of its batch and what it is called there where that is another name.
@@ -244,7 +301,7 @@ fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Res
         match directory::make(store.directory(), &name) {
             Ok(()) => {
                 let directory = directory::open_child(store.directory(), &name).map_err(NotCondemned::Root)?;
-                batch = Some(Batch { name, directory, entries: 0, makeshift: false });
+                batch = Some(Batch { name, directory, entries: 0, makeshift: false, in_place: false });
             }
             Err(Errno::EEXIST) => {}
             Err(Errno::ENOSPC | Errno::EDQUOT) => break,
@@ -261,7 +318,8 @@ fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Res
 
 /// A batch whose entries stay in the root, under names that say so.
 pub(super) fn makeshift_batch(root: impl AsFd, name: CString) -> Result<Batch, Errno> {
-    Ok(Batch { name, directory: directory::open_child(root, c".")?, entries: 0, makeshift: true })
+    let directory = directory::open_child(root, c".")?;
+    Ok(Batch { name, directory, entries: 0, makeshift: true, in_place: false })
 }
 
 /// `BOOT-PID-START-COUNTER`: who made a batch, for people that find one.
@@ -298,8 +356,10 @@ mod tests {
     fn a_batch_is_known_by_its_name() {
         assert!(is_batch_name(batch_name().to_bytes()));
         assert_ne!(batch_name(), batch_name());
+        let undecided = [batch_name().to_bytes(), UNDECIDED].concat();
+        assert!(is_undecided(&undecided) && !is_batch_name(&undecided) && !is_undecided(batch_name().to_bytes()));
         let directory = File::open("/").unwrap().into();
-        let batch = Batch { name: batch_name(), directory, entries: 0, makeshift: true };
+        let batch = Batch { name: batch_name(), directory, entries: 0, makeshift: true, in_place: false };
         let stored = batch.stored(c"a.b\xff").unwrap();
         assert_eq!(makeshift(&stored), Some((batch.name.clone(), c"a.b\xff".into())));
         assert_eq!(batch.stored(&CString::new("n".repeat(230)).unwrap()), None);

@@ -34,11 +34,23 @@ impl Confirmed {
     pub(super) fn kind(&self) -> FileKind {
         self.examined.kind
     }
+
+    /// Lets go of the locks on the entry. Whoever removes it by other means may want them.
+    pub(super) fn release(&mut self) {
+        (self.condemned.lease, self.examined.lease) = (None, None);
+    }
 }
 
 /// What fresh evidence says of a condemned entry.
 #[derive(Debug)]
 pub(super) struct Proof(Result<Named, Denied>);
+
+impl Proof {
+    /// A proof that lets the entry pass, or why it may not go.
+    pub(super) fn into_result(self) -> Result<Self, Denied> {
+        self.0.map(|named| Self(Ok(named)))
+    }
+}
 
 /// Why an entry has to have its name back.
 #[derive(Debug)]

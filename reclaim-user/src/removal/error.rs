@@ -78,6 +78,14 @@ pub enum RemovalError {
     },
 }
 
+impl RemovalError {
+    /// Whether the configuration is at fault.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Configuration { .. })
+    }
+}
+
 fn holder(process: Option<u32>) -> String {
     process.map_or_else(|| "another reclaimer".into(), |process| format!("another reclaimer, process {process}"))
 }

@@ -31,6 +31,14 @@ pub(super) struct Examined {
     pub(super) lease: Option<Leased>,
 }
 
+impl Examined {
+    /// The same without the lock on it, which stays with this one.
+    pub(super) fn without_lease(&self) -> Self {
+        let Self { identity, kind, owner, empty, named, process_gone, lease: _ } = *self;
+        Self { identity, kind, owner, empty, named, process_gone, lease: None }
+    }
+}
+
 /// What was found in this pass about an entry under this name, and cannot be otherwise since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settled {

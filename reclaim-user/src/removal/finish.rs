@@ -53,7 +53,7 @@ pub(super) fn end(
         // Somebody else removed it.
         Err((condemned, None)) => return Ended::Gone(condemned),
     };
-    match remove(confirmed, batch, rules.remove, go_on) {
+    match remove(confirmed, batch, rules, go_on) {
         Removal::Gone(mut condemned) => {
             crash::step("mid-remove");
             // Here, so that the thread that lists has no part in what letting go of a removed directory takes.
@@ -62,7 +62,13 @@ pub(super) fn end(
         }
         Removal::Filled(condemned) => Ended::Denied(condemned, Denied::of(Reason::NotEmpty)),
         Removal::Mounted(condemned) => Ended::Denied(condemned, Denied::of(Reason::Pinned)),
+        Removal::Stuck(condemned, fault) if batch.in_place => {
+            Ended::Denied(condemned, Denied { reason: Reason::Failed, pins: Vec::new(), detail: Some(fault) })
+        }
         Removal::Stuck(condemned, fault) => Ended::Stuck(condemned, fault),
+        Removal::Unsuited(condemned, why) => {
+            Ended::Denied(condemned, Denied { reason: Reason::Failed, pins: Vec::new(), detail: Some(why.into()) })
+        }
         Removal::Interrupted(condemned) => Ended::Interrupted(condemned),
     }
 }

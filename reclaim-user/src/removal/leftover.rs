@@ -1,7 +1,7 @@
 //! Leftovers: what earlier passes condemned and did not bring to an end, for whatever reason.
 
-use super::condemn::{Batch, Condemned, Group, is_batch_name};
-use super::confirm::is_pinned;
+use super::condemn::{Batch, Condemned, Group, is_batch_name, is_undecided};
+use super::confirm::{Denied, is_pinned};
 use super::error::{RemovalError, failed};
 use super::lock::Store;
 use super::options::Stuck;
@@ -26,6 +26,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let mut group = Group::new();
         for name in self.names(store.directory())? {
             let Some(batch) = self.open_batch(store, &name) else { continue };
+            if is_undecided(batch.name.to_bytes()) {
+                self.give_all_back(store, batch)?;
+                continue;
+            }
             let (mut due, mut later) = (Vec::new(), Vec::new());
             for name in self.names(&batch.directory)? {
                 self.breathe();
@@ -62,10 +66,25 @@ impl<E: EvidenceSource> Pass<'_, E> {
         Ok(())
     }
 
+    /// Gives back what was condemned together and never proved together: one of it may be in use, and then all stays.
+    fn give_all_back(&mut self, store: &Store, batch: Batch) -> Result<(), RemovalError> {
+        let batches = [batch];
+        let [batch] = &batches;
+        for name in self.names(&batch.directory)? {
+            self.breathe();
+            let Ok(file) = status_at(&batch.directory, &name) else { continue };
+            let detail = Some("what it was to be removed with was not proved to be free".into());
+            let denied = Denied { reason: Reason::Failed, pins: Vec::new(), detail };
+            self.give_back(&batches, Condemned::leftover(name, None, 0, &file), denied);
+        }
+        self.remove_batches(Some(store), &batches);
+        Ok(())
+    }
+
     /// Counts what is in `.reclaim` of a root that a dry run looks at. Nothing is locked.
     pub(super) fn count_leftovers(&mut self) -> Result<(), RemovalError> {
         let Ok(store) = directory::open_child(&self.root.directory, super::lock::STORE) else { return Ok(()) };
-        for name in self.names(&store)?.into_iter().filter(|name| is_batch_name(name.to_bytes())) {
+        for name in self.names(&store)?.into_iter().filter(|name| is_ours(name)) {
             let Ok(batch) = directory::open_child(&store, &name) else { continue };
             for name in self.names(&batch)? {
                 self.report.entry(name.to_bytes(), Outcome::Condemned, None, Vec::new(), None);
@@ -96,7 +115,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             self.report.note(format!("`.reclaim/{shown}` is left alone, for {why}"));
             None
         };
-        if !is_batch_name(name.to_bytes()) {
+        if !is_ours(name) {
             return alone("reclaim makes nothing of that name");
         }
         let directory = match directory::open_child(store.directory(), name) {
@@ -109,7 +128,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             Ok(_) => return alone("it does not belong to reclaim"),
             Err(error) => return alone(&failed("statx", error)),
         }
-        Some(Batch { name: name.into(), directory, entries: 0, makeshift: false })
+        Some(Batch { name: name.into(), directory, entries: 0, makeshift: false, in_place: false })
     }
 
     fn names(&self, directory: impl AsFd) -> Result<Vec<std::ffi::CString>, RemovalError> {
@@ -122,4 +141,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
         })? {}
         Ok((0..names.len()).filter_map(|index| names.get(index).map(|(name, _, _)| name.to_owned())).collect())
     }
+}
+
+fn is_ours(name: &CStr) -> bool {
+    is_batch_name(name.to_bytes()) || is_undecided(name.to_bytes())
 }

@@ -1,28 +1,28 @@
 //! Listing a root: every entry goes through the fences and the pins seen so far, and what passes is condemned.
 
 use super::ahead::{Ahead, Looked};
-use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshift_batch};
+use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshift_batch, mark};
 use super::confirm::doubt;
 use super::error::RemovalError;
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::leases::Leases;
+use super::listing::Listing;
 use super::lock::{NoStore, STORE, Store};
-use super::options::{Cursor, PassOptions};
+use super::options::{Cursor, PassOptions, Stuck};
 use super::pass::{PIECE, Pass, Report};
 use super::place::Root;
-use crate::config::RootConfig;
+use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{EvidenceSource, View};
 use crate::model::plan::{Pile, group_is_due};
 use crate::model::report::Reason;
 use crate::model::tally::Outcome;
 use crate::model::verdict;
-use crate::sys::directory::{self, Names, Reader};
 use crate::sys::file_status::status_at;
 use nix::errno::Errno;
 use nix::fcntl::Flock;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// Entries between two looks at the clock.
@@ -133,7 +133,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Decides on entries for a moment.
     fn piece(&mut self, listing: &mut Listing, work: &mut Work) -> Result<(), RemovalError> {
         self.examiner.refresh();
-        let Self { rules, index, location, root, evidence, options, report, claim, .. } = self;
+        let Self { rules, index, location, root, evidence, options, report, claim, state, .. } = self;
         let view = evidence
             .consult()
             .map_err(|source| RemovalError::Evidence { path: root.path.clone(), source: Box::new(source) })?;
@@ -146,8 +146,22 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let (obstacle, examiner, done) = (&mut self.obstacle, &mut self.examiner, &mut self.done);
         let (index, store, root_lock, seen) = (*index, &mut self.store, &mut self.root_lock, Seen::of(&view));
         let leases = self.leases;
-        let mut desk =
-            Desk { rules, index, root, options, report, obstacle, examiner, done, store, root_lock, leases, seen };
+        let stuck = &state.stuck;
+        let mut desk = Desk {
+            rules,
+            index,
+            root,
+            options,
+            report,
+            obstacle,
+            examiner,
+            done,
+            store,
+            root_lock,
+            leases,
+            seen,
+            stuck,
+        };
         // From here on, for whatever the evidence took: else slow evidence would be all that a pass has time for.
         let until = Instant::now() + PIECE;
         for step in 1.. {
@@ -204,6 +218,7 @@ struct Desk<'d, 'r> {
     root_lock: &'d mut Option<Flock<OwnedFd>>,
     leases: Leases,
     seen: Seen<'d>,
+    stuck: &'d HashMap<(Vec<u8>, Vec<u8>), Stuck>,
 }
 
 impl Desk<'_, '_> {
@@ -256,6 +271,12 @@ impl Desk<'_, '_> {
         name: CString,
         looked: Option<Result<Examined, Stop>>,
     ) -> Result<(), RemovalError> {
+        if self.rules.remove == RemoveRule::Command && self.waits(&name) {
+            let detail = "its command failed before, and it is left alone for a while";
+            let kept = Outcome::Kept(Reason::Failed);
+            self.report.quiet(name.to_bytes(), kept, Some(Reason::Failed), Some(detail.into()));
+            return Ok(());
+        }
         let pinned = self.is_pinned(&name);
         match self.look(&name, pinned, looked) {
             Ok(examined) if work.pile.is_open() => return self.go(&mut work.group, name, examined),
@@ -270,6 +291,12 @@ impl Desk<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether it is too early for another try at an entry that could not be removed in its place.
+    fn waits(&self, name: &CStr) -> bool {
+        let known = self.stuck.get(&(Vec::new(), name.to_bytes().to_vec()));
+        known.is_some_and(|stuck| !stuck.is_due(Instant::now()))
     }
 
     fn look(&mut self, name: &CStr, pinned: bool, looked: Option<Result<Examined, Stop>>) -> Result<Examined, Stop> {
@@ -290,8 +317,12 @@ impl Desk<'_, '_> {
             self.report.entry(name.to_bytes(), Outcome::WouldRemove, None, Vec::new(), None);
             return Ok(());
         }
+        let by_command = self.rules.remove == RemoveRule::Command;
         let in_hand = group.batches.last().is_some_and(|batch| batch.makeshift);
-        if self.store.is_none() && self.obstacle.is_none() && !in_hand {
+        if by_command {
+            // Nothing is made in storage that another manager owns, so the lock is on the directory itself.
+            self.lock_root()?;
+        } else if self.store.is_none() && self.obstacle.is_none() && !in_hand {
             match Store::open(self.root, self.root_lock.is_some()) {
                 Ok(store) => *self.store = Some(store),
                 Err(NoStore::Error(error)) => return Err(error),
@@ -302,6 +333,7 @@ impl Desk<'_, '_> {
         }
         let swapped = || Some("something else took its place while it was condemned".into());
         let result = match *self.obstacle {
+            None if by_command => mark(&self.root.directory, group, name, examined, self.leases),
             None => condemn(self.store.as_ref(), &self.root.directory, group, name, examined, self.leases),
             Some(reason) => Err((name, NotCondemned::Blocked(reason))),
         };
@@ -412,77 +444,5 @@ impl<'v> Seen<'v> {
         self.covered.truncate(15);
         self.covered.push((owner, covered));
         covered
-    }
-}
-
-/// Names of a directory from some place to its end, and from its start to that place.
-struct Listing {
-    reader: Reader,
-    names: Names,
-    next: usize,
-    begin: i64,
-    wrapped: bool,
-    ended: bool,
-    /// It went back to the start, and no name was given since.
-    turned: bool,
-    /// A name was given.
-    given: bool,
-    descending: bool,
-}
-
-impl Listing {
-    fn begin(directory: impl AsFd, cursor: Cursor) -> Result<Self, Errno> {
-        // A place that the file system does not know any more: begin at the start.
-        let begin = if directory::seek(&directory, cursor.place).is_ok() { cursor.place } else { 0 };
-        let listing = Self {
-            reader: Reader::default(),
-            names: Names::default(),
-            next: 0,
-            begin,
-            wrapped: begin == 0,
-            ended: false,
-            turned: false,
-            given: false,
-            descending: cursor.descending,
-        };
-        if begin == 0 { directory::seek(&directory, 0).map(|()| listing) } else { Ok(listing) }
-    }
-
-    /// Makes sure that there is a next name. False at the end.
-    fn fill(&mut self, directory: impl AsFd) -> Result<bool, Errno> {
-        while self.next == self.names.len() && !self.ended {
-            self.names.clear();
-            self.next = 0;
-            if self.reader.read(&directory, &mut self.names)? {
-                // The place behind the last name of a directory can be a mark of its end, so the first two tell.
-                if let (3.., Some(first), Some(second)) = (self.names.len(), self.names.get(0), self.names.get(1)) {
-                    self.descending = second.2 < first.2;
-                }
-                continue;
-            }
-            self.ended = self.wrapped;
-            (self.wrapped, self.turned) = (true, true);
-            if !self.given {
-                // Nothing lay behind the cursor, so it tells nothing of where to end.
-                self.begin = 0;
-            }
-            directory::seek(&directory, 0)?;
-        }
-        Ok(self.next < self.names.len())
-    }
-
-    /// The next name, and the place behind it.
-    fn next(&mut self) -> Option<(&CStr, i64)> {
-        let (_, _, place) = self.names.get(self.next)?;
-        // Places run one way on every file system that has them; where they do not, the rest waits for the next pass.
-        let beyond = if self.descending { place < self.begin } else { place > self.begin };
-        if self.wrapped && self.begin != 0 && beyond {
-            self.ended = true;
-            self.next = self.names.len();
-            return None;
-        }
-        self.next += 1;
-        (self.turned, self.given) = (false, true);
-        self.names.get(self.next - 1).map(|(name, _, place)| (name, place))
     }
 }

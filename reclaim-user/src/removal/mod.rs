@@ -14,6 +14,7 @@
 //! a crash at any step leaves condemned entries that the next pass restores or removes; every entry is in one count.
 
 mod ahead;
+mod command;
 mod condemn;
 mod confirm;
 mod crash;
@@ -24,11 +25,13 @@ mod finish;
 mod leases;
 mod leftover;
 mod list;
+mod listing;
 mod lock;
 mod options;
 mod pass;
 mod place;
 mod process;
+mod purge;
 mod remove;
 mod restore;
 mod tree;
@@ -38,6 +41,7 @@ pub use error::RemovalError;
 pub use options::{Cursor, EntryEvent, PassEvent, PassOptions, RootState};
 pub use pass::pass;
 pub use place::{locate, open_root};
+pub use purge::{PurgeOptions, Purged, Site, Target, entries_of, purge};
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,8 @@ pub struct PassOptions {
     pub budget: Duration,
     /// Change nothing, take no lock.
     pub dry_run: bool,
+    /// Bring what lies condemned to its end, and look at no entry.
+    pub leftovers_only: bool,
     /// Tell of every entry. Otherwise only faults are told, and not all of them when there are many.
     pub per_entry: bool,
     /// Most locks on entries that are held from condemning to removing; fewer where the process may not have as many
@@ -31,6 +33,7 @@ impl Default for PassOptions {
         Self {
             budget: Duration::from_secs(10),
             dry_run: false,
+            leftovers_only: false,
             per_entry: false,
             held_leases: usize::MAX,
             settle_limit: Duration::from_secs(5),

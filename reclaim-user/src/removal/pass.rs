@@ -144,6 +144,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
             self.store = Some(store);
             result?;
         }
+        if self.options.leftovers_only {
+            return Ok(());
+        }
         self.list()
     }
 
@@ -263,7 +266,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         }
     }
 
-    fn remove_batches(&self, store: Option<&Store>, batches: &[Batch]) {
+    pub(super) fn remove_batches(&self, store: Option<&Store>, batches: &[Batch]) {
         for batch in batches.iter().filter(|batch| !batch.makeshift) {
             // What is still condemned keeps it from being removed.
             let _ = store.map(|store| directory::remove_directory(store.directory(), &batch.name));
@@ -336,10 +339,20 @@ impl<E: EvidenceSource> Pass<'_, E> {
         }
     }
 
-    fn give_back(&mut self, batches: &[Batch], condemned: Condemned, mut denied: Denied) {
+    pub(super) fn give_back(&mut self, batches: &[Batch], condemned: Condemned, mut denied: Denied) {
         let batch = &batches[condemned.batch];
         let outcome = restore(&self.root.directory, batch, &condemned, &mut denied);
         let name = condemned.name.to_bytes();
+        if batch.in_place {
+            let key = (Vec::new(), name.to_vec());
+            match denied.reason {
+                Reason::Failed => {
+                    let stuck = Stuck::again(self.state.stuck.get(&key).copied(), Instant::now());
+                    self.state.stuck.insert(key, stuck);
+                }
+                _ => drop(self.state.stuck.remove(&key)),
+            }
+        }
         if matches!(outcome, Outcome::Restored(_)) {
             self.done.insert(name.to_vec());
             self.state.stuck.remove(&(batch.name.to_bytes().to_vec(), name.to_vec()));

@@ -1,10 +1,11 @@
 //! Removing what was confirmed, by descriptor.
 
+use super::command;
 use super::condemn::{Batch, Condemned};
 use super::confirm::Confirmed;
 use super::error::failed;
 use super::tree;
-use crate::config::RemoveRule;
+use crate::config::{RemoveRule, RootConfig};
 use crate::model::fence::FileKind;
 use crate::sys::directory;
 use nix::errno::Errno;
@@ -20,19 +21,24 @@ pub(super) enum Removal {
     Mounted(Condemned),
     /// It could not be removed, or not all of it.
     Stuck(Condemned, String),
+    /// It cannot be removed from where it is.
+    Unsuited(Condemned, &'static str),
     /// It was told to stop half-way. A later pass goes on.
     Interrupted(Condemned),
 }
 
-/// Removes an entry. `go_on` is asked now and then; once it says no, a tree is left half-way.
+/// Removes an entry, by the rule of its root. `go_on` is asked now and then; once it says no, a tree is left half-way.
 pub(super) fn remove(
     confirmed: Confirmed,
     batch: &Batch,
-    rule: RemoveRule,
+    rules: &RootConfig,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Removal {
+    if rules.remove == RemoveRule::Command {
+        return command::remove(confirmed, batch, rules, go_on);
+    }
     let name = confirmed.condemned().stored();
-    let (call, result) = match (confirmed.kind(), rule) {
+    let (call, result) = match (confirmed.kind(), rules.remove) {
         (FileKind::Directory, RemoveRule::Empty) => ("rmdir", directory::remove_directory(&batch.directory, name)),
         (FileKind::Directory, RemoveRule::Tree) => match tree::remove(&batch.directory, name, go_on) {
             tree::Outcome::Gone => ("rmdir", Ok(())),

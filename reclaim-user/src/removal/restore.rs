@@ -11,6 +11,9 @@ use std::os::fd::AsFd;
 
 /// Moves an entry back into the root. What has taken its name meanwhile is never replaced: then it stays condemned.
 pub(super) fn restore(root: impl AsFd, batch: &Batch, condemned: &Condemned, denied: &mut Denied) -> Outcome {
+    if batch.in_place {
+        return Outcome::Kept(denied.reason);
+    }
     let why_not = match directory::move_entry(&batch.directory, condemned.stored(), root, &condemned.name) {
         Ok(()) => {
             crash::step("mid-restore");

@@ -3,6 +3,7 @@
 pub mod output;
 pub mod pass;
 pub mod progress;
+pub mod purge;
 pub mod table;
 pub mod text;
 pub mod who;

@@ -74,7 +74,7 @@ fn entry(entry: &Value) -> String {
     line
 }
 
-fn pin(pin: &Value) -> String {
+pub(super) fn pin(pin: &Value) -> String {
     let role = string(pin, "role");
     let point = pin.get("mount_point").and_then(Value::as_str);
     let point = point.map_or_else(|| "an unreachable mount point".to_owned(), |point| text::escape(point.as_bytes()));
@@ -85,15 +85,15 @@ fn pin(pin: &Value) -> String {
     }
 }
 
-fn string<'a>(object: &'a Value, key: &str) -> &'a str {
+pub(super) fn string<'a>(object: &'a Value, key: &str) -> &'a str {
     object.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn name(object: &Value, key: &str) -> String {
+pub(super) fn name(object: &Value, key: &str) -> String {
     text::escape(string(object, key).as_bytes())
 }
 
-fn number(object: &Value, key: &str) -> u64 {
+pub(super) fn number(object: &Value, key: &str) -> u64 {
     object.get(key).and_then(Value::as_u64).unwrap_or_default()
 }
 
@@ -111,7 +111,7 @@ fn list(counts: &[(&str, u64)]) -> String {
     parts.join(", ")
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 

@@ -60,7 +60,7 @@ impl Desk {
         }
     }
 
-    /// The answer to any request but a sweep.
+    /// The answer to any request that is no work.
     pub(super) fn answer(&self, engine: &mut Engine, peer: Peer, request: &Request) -> String {
         let answer = match request {
             Request::Query { paths } => query(engine, peer, paths),
@@ -73,7 +73,7 @@ impl Desk {
                 root => self.pins(engine, root.as_deref()),
             },
             Request::Status {} => Ok(vec![json(&self.status(engine))]),
-            Request::Sweep { .. } => return protocol::error("a sweep is not a question"),
+            Request::Sweep { .. } | Request::Purge { .. } => return protocol::error("this is not a question"),
         };
         match (answer, request) {
             (Ok(mut results), Request::Status {}) => results.remove(0).to_string(),

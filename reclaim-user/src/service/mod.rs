@@ -7,6 +7,7 @@ mod http;
 mod message;
 mod notify;
 pub mod protocol;
+pub mod purge;
 pub mod roots;
 mod serve;
 mod socket;

@@ -87,10 +87,26 @@ pub enum Request {
         #[serde(default)]
         entries: bool,
     },
+    /// Removal of all that belongs to an id.
+    Purge {
+        /// The id.
+        id: String,
+        /// Change nothing.
+        #[serde(default)]
+        dry_run: bool,
+    },
+}
+
+impl Request {
+    /// Whether it has to wait for its turn among the passes.
+    #[must_use]
+    pub fn is_work(&self) -> bool {
+        matches!(self, Self::Sweep { .. } | Self::Purge { .. })
+    }
 }
 
 /// Operations that are named in the contract and belong to later work.
-const LATER: [&str; 3] = ["purge", "keep", "unkeep"];
+const LATER: [&str; 2] = ["keep", "unkeep"];
 
 /// Reads one request.
 ///
@@ -148,6 +164,7 @@ mod tests {
             r#"{"op":"pins"}"#,
             r#"{"op":"status"}"#,
             r#"{"op":"sweep","roots":["x"],"dry_run":true,"entries":false}"#,
+            r#"{"op":"purge","id":"x","dry_run":true}"#,
         ] {
             let request = parse(line.as_bytes()).expect(line);
             let written = serde_json::to_string(&request).expect("json");
@@ -166,7 +183,8 @@ mod tests {
             (b"{\"op\":\"fly\"}", "`fly`"),
             (b"{\"op\":\"query\"}", "paths"),
             (b"{\"op\":\"query\",\"paths\":[],\"x\":1}", "x"),
-            (b"{\"op\":\"purge\",\"id\":\"x\"}", "not supported by this version"),
+            (b"{\"op\":\"keep\",\"path\":\"/x\"}", "not supported by this version"),
+            (b"{\"op\":\"purge\"}", "id"),
             (b"\xff\xfe", "not JSON"),
         ] {
             let message = parse(line).expect_err("must be refused");

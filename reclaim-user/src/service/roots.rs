@@ -1,17 +1,19 @@
 //! Where the configured roots are, and a pass over one of them.
 
-use crate::config::{ConfigError, RootConfig};
+use crate::config::{Config, ConfigError, RootConfig};
 use crate::error::Error;
 use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice, Span};
 use crate::model::entry::EntryReport;
 use crate::model::id::Location;
-use crate::model::report::{Name, PassSummary};
+use crate::model::report::{Name, PassSummary, Verdict};
 use crate::removal::{self, EntryEvent, PassEvent, PassOptions, RemovalError, RootState};
+use crate::render::pass as text;
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-/// A root and where it is now.
+/// A root, or a directory of templates, and where it is now.
 #[derive(Debug)]
 pub struct Placed {
     /// As configured.
@@ -22,15 +24,25 @@ pub struct Placed {
     pub fault: Option<RemovalError>,
 }
 
-/// The roots in the order of the configuration.
+/// The roots in the order of the configuration, and behind them the directories of templates that are none: no pass lists
+/// those, but evidence watches them, and what a purge left condemned there is brought to its end.
 #[derive(Debug)]
-pub struct Roots(Vec<Placed>);
+pub struct Roots {
+    placed: Vec<Placed>,
+    configured: usize,
+}
 
 impl Roots {
-    /// Looks at every root.
+    /// Looks at every root and every directory of a template.
     #[must_use]
-    pub fn place(roots: &[RootConfig]) -> Self {
-        let placed = roots.iter().map(|config| {
+    pub fn place(config: &Config) -> Self {
+        let mut rules: Vec<&RootConfig> = config.roots.iter().collect();
+        for owned in &config.owned {
+            if !rules.iter().any(|known| known.path == owned.rules.path) {
+                rules.push(&owned.rules);
+            }
+        }
+        let placed = rules.into_iter().map(|config| {
             let (location, fault) = match removal::locate(&config.path) {
                 Ok(location) => (Some(location), None),
                 Err(RemovalError::Call { source: Errno::ENOENT, .. }) => (None, None),
@@ -38,7 +50,7 @@ impl Roots {
             };
             Placed { config: config.clone(), location, fault }
         });
-        Self(placed.collect())
+        Self { placed: placed.collect(), configured: config.roots.len() }
     }
 
     /// The first fault, and overlaps that show only in the file systems themselves.
@@ -46,13 +58,13 @@ impl Roots {
     /// # Errors
     /// When a root cannot be used, or two of them are the same place.
     pub fn check(&mut self) -> Result<(), Error> {
-        for placed in &mut self.0 {
+        for placed in &mut self.placed {
             if let Some(source) = placed.fault.take() {
                 return Err(Error::Removal { root: placed.config.name.clone(), source });
             }
         }
-        for (index, inner) in self.0.iter().enumerate() {
-            for (_, outer) in self.0.iter().enumerate().filter(|(other, _)| *other != index) {
+        for (index, inner) in self.all().iter().enumerate() {
+            for (_, outer) in self.all().iter().enumerate().filter(|(other, _)| *other != index) {
                 if let (Some(inside), Some(around)) = (&inner.location, &outer.location)
                     && around.rest(inside).is_some()
                 {
@@ -68,18 +80,18 @@ impl Roots {
         Ok(())
     }
 
-    /// The places that evidence watches. A root that does not exist is not among them.
+    /// The places that evidence watches. What does not exist is not among them.
     #[must_use]
     pub fn watch(&self) -> Vec<Location> {
-        self.0.iter().filter_map(|placed| placed.location.clone()).collect()
+        self.placed.iter().filter_map(|placed| placed.location.clone()).collect()
     }
 
-    /// Descriptors of the roots that can be found, in the order of their index in evidence. They are for looking only.
+    /// Descriptors of what evidence watches, in the order of its index there. They are for looking only.
     ///
     /// # Errors
     /// When a root cannot be opened.
     pub fn open(&self) -> Result<Vec<OwnedFd>, Error> {
-        let found = self.0.iter().filter(|placed| placed.location.is_some());
+        let found = self.placed.iter().filter(|placed| placed.location.is_some());
         let open = |placed: &Placed| {
             let failed = |source| Error::Removal { root: placed.config.name.clone(), source };
             removal::open_root(&placed.config.path).map_err(failed)
@@ -95,17 +107,41 @@ impl Roots {
         Ok(Engine::open(EngineOptions { evidence, watch: self.watch(), span })?)
     }
 
-    /// Names of the roots that can be found, in the order of their index in evidence.
+    /// Names of the roots that can be found, in the order of their index in evidence, and behind them of the templates.
     #[must_use]
     pub fn watched(&self) -> Vec<String> {
-        let found = self.0.iter().filter(|placed| placed.location.is_some());
+        let found = self.placed.iter().filter(|placed| placed.location.is_some());
         found.map(|placed| placed.config.name.clone()).collect()
     }
 
     /// The roots in the order of the configuration.
     #[must_use]
     pub fn all(&self) -> &[Placed] {
-        &self.0
+        &self.placed[..self.configured]
+    }
+
+    /// Places of the directories that hold templates and are no roots, for [`Roots::pass`].
+    #[must_use]
+    pub fn parents(&self) -> std::ops::Range<usize> {
+        self.configured..self.placed.len()
+    }
+
+    /// What lies at a place: one of a root's in the configuration, or of [`Roots::parents`].
+    #[must_use]
+    pub fn at(&self, at: usize) -> &Placed {
+        &self.placed[at]
+    }
+
+    /// Index of a place in the evidence, provided that it can be found.
+    #[must_use]
+    pub fn index(&self, at: usize) -> usize {
+        self.placed[..at].iter().filter(|placed| placed.location.is_some()).count()
+    }
+
+    /// Place of a directory.
+    #[must_use]
+    pub fn find(&self, path: &Path) -> Option<usize> {
+        self.placed.iter().position(|placed| placed.config.path == path)
     }
 
     /// One pass over the root at this place of the configuration. A root that does not exist is an empty one.
@@ -121,8 +157,8 @@ impl Roots {
         on: &mut dyn FnMut(PassEvent),
         between: &mut dyn FnMut(&mut Engine),
     ) -> Result<PassSummary, Error> {
-        let index = self.0[..at].iter().filter(|placed| placed.location.is_some()).count();
-        let Placed { config, location, fault } = &mut self.0[at];
+        let index = self.index(at);
+        let Placed { config, location, fault } = &mut self.placed[at];
         let failed = |source| Error::Removal { root: config.name.clone(), source };
         if let Some(fault) = fault.take() {
             return Err(failed(fault));
@@ -136,6 +172,41 @@ impl Roots {
                 Ok(nothing(&config.name, options.dry_run, engine.status()))
             }
         }
+    }
+}
+
+impl Roots {
+    /// Brings what lies condemned at a place to its end, and looks for nothing else there. Tells of it in the log, and
+    /// gives the names of what still lies there.
+    ///
+    /// # Errors
+    /// As [`Roots::pass`].
+    pub fn bring_to_end(
+        &mut self,
+        at: usize,
+        engine: &mut Engine,
+        state: &mut RootState,
+        options: &PassOptions,
+        between: &mut dyn FnMut(&mut Engine),
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        if self.placed[at].location.is_none() && self.placed[at].fault.is_none() {
+            return Ok(Vec::new());
+        }
+        let options = PassOptions { leftovers_only: true, per_entry: true, ..options.clone() };
+        let name = self.placed[at].config.name.clone();
+        let mut left = Vec::new();
+        let mut on = |event| match event {
+            PassEvent::Entry(entry) => {
+                if entry.verdict == Verdict::Condemned {
+                    left.push(entry.name.clone());
+                }
+                tracing::warn!("left behind by an earlier run: {}", text::line(&report(&name, entry)));
+            }
+            PassEvent::Note(note) => tracing::warn!("{name}: {note}"),
+            PassEvent::Progress { .. } => {}
+        };
+        self.pass(at, engine, state, &options, &mut on, between)?;
+        Ok(left)
     }
 }
 

@@ -187,7 +187,7 @@ impl Outside {
     fn read_again(&self) -> Option<Loaded> {
         let file: &Path = self.loaded.file.as_deref()?;
         let loaded = Loaded::read(file).map_err(Error::from).and_then(|loaded| {
-            if loaded.config.roots.is_empty() {
+            if loaded.config.roots.is_empty() && loaded.config.owned.is_empty() {
                 let file = file.to_path_buf();
                 return Err(crate::config::ConfigError::NoRoots { command: "run", file }.into());
             }

@@ -4,14 +4,17 @@
 use super::desk::{self, Desk};
 use super::message::{Event, Message};
 use super::protocol::{self, Peer, Request};
+use super::purge::purge;
 use super::roots::{self, Roots};
 use crate::config::{Loaded, RootConfig};
 use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
+use crate::model::purge::Id;
 use crate::model::report::{PassSummary, Reason, Verdict};
 use crate::removal::{PassEvent, PassOptions, RootState};
 use crate::render::output::Output;
 use crate::render::pass as text;
+use crate::render::purge as purge_text;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -50,7 +53,7 @@ pub(super) struct Setup {
 /// When no evidence can be taken at the start, or standard output is gone.
 pub(super) fn run(setup: Setup) -> Result<(), Error> {
     let Setup { loaded, evidence, per_entry, output, inbox, waker, events, stop } = setup;
-    let mut roots = Roots::place(&loaded.config.roots);
+    let mut roots = Roots::place(&loaded.config);
     roots.check()?;
     let engine = roots.engine(evidence, Span::Service)?;
     let mut worker = Worker {
@@ -96,7 +99,7 @@ impl Post {
         while matches!(self.waker.read(&mut wakes), Ok(count) if count == wakes.len()) {}
         loop {
             match self.inbox.try_recv() {
-                Ok(Message::Ask { peer, request, answer }) if !matches!(request, Request::Sweep { .. }) => {
+                Ok(Message::Ask { peer, request, answer }) if !request.is_work() => {
                     // Whoever has hung up needs no answer.
                     let _gone = answer.send(self.desk.answer(engine, peer, &request));
                 }
@@ -175,7 +178,9 @@ impl Worker {
                 self.post.desk.next_pass = Some(Instant::now() + every);
                 self.prepare();
                 let names = self.names(&[]);
-                self.sweep(&names, false, None)
+                self.sweep(&names, false, None)?;
+                self.bring_to_end();
+                Ok(())
             }
             Message::Ask { peer, request: Request::Sweep { roots, dry_run, entries }, answer } => {
                 let mut told = Told::default();
@@ -185,8 +190,19 @@ impl Worker {
                         self.prepare();
                         let names = self.names(&roots);
                         self.sweep(&names, dry_run, Some((&mut told, entries)))?;
+                        if roots.is_empty() && !dry_run {
+                            self.bring_to_end();
+                        }
                         protocol::results(&told.results)
                     }
+                };
+                let _gone = answer.send(line);
+                Ok(())
+            }
+            Message::Ask { peer, request: Request::Purge { id, dry_run }, answer } => {
+                let line = match peer.is_root() {
+                    false => protocol::error("only root may purge"),
+                    true => self.purge(&id, dry_run)?,
                 };
                 let _gone = answer.send(line);
                 Ok(())
@@ -196,6 +212,51 @@ impl Worker {
                 Ok(())
             }
             Message::Ask { .. } | Message::Metrics(_) | Message::Stop => Ok(()),
+        }
+    }
+
+    /// Removes all that belongs to an id, and gives the answer.
+    fn purge(&mut self, id: &str, dry_run: bool) -> Result<String, Error> {
+        let id = match Id::parse(id.as_bytes()) {
+            Ok(id) => id,
+            Err(error) => return Ok(protocol::error(&error.to_string())),
+        };
+        self.prepare();
+        let Self { engine, post, roots, loaded, states, output, .. } = self;
+        let stop = Some(Arc::clone(&post.stop));
+        let mut between = |engine: &mut Engine| post.attend(engine);
+        let purged = purge(roots, &loaded.config, engine, states, &id, dry_run, stop, &mut between);
+        Ok(match purged {
+            Ok(report) => {
+                output.object(&report)?;
+                output.line(&purge_text::line(&desk::json(&report)))?;
+                output.flush()?;
+                protocol::results(&[desk::json(&report)])
+            }
+            Err(error) => {
+                let said = chain(&error);
+                tracing::error!("{said}");
+                let id = id.as_str();
+                let object = serde_json::json!({ "type": "error", "id": id, "error": said, "code": error.code() });
+                protocol::results(&[object])
+            }
+        })
+    }
+
+    /// Brings what purges left condemned, where no pass looks for entries, to its end.
+    fn bring_to_end(&mut self) {
+        let Self { engine, post, roots, loaded, states, .. } = self;
+        let options = PassOptions {
+            budget: loaded.config.service.budget,
+            stop: Some(Arc::clone(&post.stop)),
+            ..PassOptions::default()
+        };
+        for at in roots.parents() {
+            let state = states.entry(roots.at(at).config.name.clone()).or_default();
+            let mut between = |engine: &mut Engine| post.attend(engine);
+            if let Err(error) = roots.bring_to_end(at, engine, state, &options, &mut between) {
+                tracing::error!("{}", chain(&error));
+            }
         }
     }
 
@@ -214,7 +275,7 @@ impl Worker {
 
     /// Looks again where the roots are: one may have come, gone or moved.
     fn prepare(&mut self) {
-        let roots = Roots::place(&self.loaded.config.roots);
+        let roots = Roots::place(&self.loaded.config);
         self.engine.watch(roots.watch());
         self.roots = roots;
         self.know_roots();
@@ -226,12 +287,13 @@ impl Worker {
     }
 
     fn reload(&mut self, loaded: Loaded) {
-        let mut roots = Roots::place(&loaded.config.roots);
+        let mut roots = Roots::place(&loaded.config);
         match roots.check() {
             Ok(()) => {
                 let config = &loaded.config.roots;
                 let known = |name: &String| config.iter().any(|root: &RootConfig| root.name == *name);
-                self.states.retain(|name, _| known(name));
+                let owned = &loaded.config.owned;
+                self.states.retain(|name, _| known(name) || owned.iter().any(|owned| owned.rules.name == *name));
                 self.post.desk.passes.retain(|name, _| known(name));
                 self.post.desk.faults.retain(|name, _| known(name));
                 self.engine.watch(roots.watch());

@@ -57,6 +57,7 @@ fn one_pass() {
         remove: RemoveRule::Tree,
         pile: None,
         leases: true,
+        command: None,
     };
     run(&rules, &mut evidence);
 }

@@ -62,7 +62,7 @@ impl Steps {
     }
 
     fn remove(&self, confirmed: Confirmed) -> Removal {
-        remove(confirmed, &self.group.batches[0], RemoveRule::Empty, &mut || true)
+        remove(confirmed, &self.group.batches[0], &self.rules, &mut || true)
     }
 }
 

@@ -77,6 +77,7 @@ impl Room {
             remove: RemoveRule::Empty,
             pile: None,
             leases: true,
+            command: None,
         }
     }
 

@@ -1,0 +1,144 @@
+//! `reclaim purge`: removal of all that belongs to an id.
+
+use super::context::{Context, warn_of_capabilities};
+use crate::config::{ConfigError, duration};
+use crate::error::{Error, Outcome, exit};
+use crate::evidence::engine::{Engine, EvidenceChoice, Span};
+use crate::model::purge::Id;
+use crate::removal::RootState;
+use crate::render::purge as text;
+use crate::service::client::{Client, ClientError};
+use crate::service::protocol::Request;
+use crate::service::purge;
+use crate::service::roots::Roots;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::{Duration, Instant};
+
+/// Between two tries while something is in use.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Arguments of `purge`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// What `{id}` in [[owned]] paths and the group `id` of roots stand for. Each id goes as a whole or not at all
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<OsString>,
+    /// Change nothing, and tell what would go
+    #[arg(long)]
+    dry_run: bool,
+    /// While a target is in use, try again for this long
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with = "dry_run")]
+    wait: Option<Duration>,
+}
+
+/// Who does the work.
+enum Worker {
+    Service,
+    Alone(Box<Alone>),
+}
+
+struct Alone {
+    roots: Roots,
+    engine: Engine,
+    states: HashMap<String, RootState>,
+}
+
+pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
+    context.need_anything()?;
+    need_ids(context)?;
+    let ids = arguments.ids.iter().map(|id| Id::parse(id.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    // Before anything is touched: one bad id, and none is purged.
+    for id in &ids {
+        purge::check(&context.loaded.config, id)?;
+    }
+    let mut worker = choose(context)?;
+    let deadline = Instant::now() + arguments.wait.unwrap_or_default();
+    let mut outcome = Outcome::Done;
+    for id in &ids {
+        let told = loop {
+            let told = try_once(context, &mut worker, id, arguments.dry_run)?;
+            let now = Instant::now();
+            if !text::is_in_use(&told) || now >= deadline {
+                break told;
+            }
+            std::thread::sleep(PAUSE.min(deadline - now));
+        };
+        outcome = outcome.max(tell(context, &told)?);
+    }
+    Ok(outcome)
+}
+
+/// Refuses a configuration in which nothing belongs to any id.
+fn need_ids(context: &Context) -> Result<(), ConfigError> {
+    let config = &context.loaded.config;
+    match &context.loaded.file {
+        Some(file) if config.owned.is_empty() && !config.roots.iter().any(|root| root.has_id()) => {
+            Err(ConfigError::NoIds { file: file.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn choose(context: &Context) -> Result<Worker, Error> {
+    // Who asks for one kind of evidence does not get whatever kind the service has.
+    if context.evidence == EvidenceChoice::Auto {
+        match Client::connect(&context.loaded.config.service.socket) {
+            Ok(_) => {
+                tracing::info!("through the service on {}", context.loaded.config.service.socket.display());
+                return Ok(Worker::Service);
+            }
+            Err(ClientError::Nobody { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                tracing::warn!("a service may run, but its socket cannot be reached; purging without it");
+            }
+            Err(_) => {}
+        }
+    }
+    let mut roots = Roots::place(&context.loaded.config);
+    roots.check()?;
+    warn_of_capabilities();
+    let engine = roots.engine(context.evidence, Span::Command)?;
+    Ok(Worker::Alone(Box::new(Alone { roots, engine, states: HashMap::new() })))
+}
+
+/// One try: the report, or the error that the service gave in its place.
+fn try_once(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> Result<Value, Error> {
+    let config = &context.loaded.config;
+    match worker {
+        Worker::Service => {
+            let client = Client::connect(&config.service.socket)?;
+            let mut answer = client.ask(&Request::Purge { id: id.to_string(), dry_run })?;
+            Ok(answer.pointer_mut("/results/0").map(Value::take).unwrap_or_default())
+        }
+        Worker::Alone(alone) => {
+            let Alone { roots, engine, states } = &mut **alone;
+            let report = purge::purge(roots, config, engine, states, id, dry_run, None, &mut |_| {})?;
+            Ok(serde_json::to_value(report).unwrap_or_default())
+        }
+    }
+}
+
+fn tell(context: &mut Context, told: &Value) -> Result<Outcome, Error> {
+    match told.get("type").and_then(Value::as_str) {
+        Some("purge") => {
+            context.output.object(told)?;
+            context.output.table(&text::table(told))?;
+            context.output.line(&text::line(told))?;
+            context.output.flush()?;
+            Ok(text::outcome(told))
+        }
+        _ => {
+            let message = told.get("error").and_then(Value::as_str).unwrap_or("the service gave no answer");
+            tracing::error!("{message}");
+            let code = told.get("code").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
+            Ok(match code {
+                Some(exit::BUSY) => Outcome::Busy,
+                Some(exit::WEAK) => Outcome::Weak,
+                Some(exit::USAGE) => Outcome::Usage,
+                _ => Outcome::Failed,
+            })
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Purging by id: what an id may be, which targets it stands for, and what became of them. Text in, text out: whether a
+//! target exists, and whether it may go, is asked elsewhere.
+
+mod command;
+mod id;
+mod report;
+mod template;
+
+pub use command::{CommandFault, CommandTemplate};
+pub use id::{Id, IdError, IdFault};
+pub use report::{PurgeReport, TargetReport, TargetVerdict};
+pub use template::{ExpandError, Template, TemplateFault, shared_by};
+
+#[cfg(test)]
+mod tests;

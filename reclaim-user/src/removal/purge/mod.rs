@@ -1,0 +1,193 @@
+//! Purging: the targets of one id, wherever they lie, are proved together and then removed, or none of them is.
+//!
+//! 1. every target is looked at under its own name: fences, pins, references ([`look`]);
+//! 2. all are condemned, each in the `.reclaim` of its directory, in batches that say that nothing is decided
+//!    ([`together`]); what a command removes stays where it is;
+//! 3. mount calls are waited for, and every directory is confirmed. One denial, and all get their names back;
+//! 4. commands are run first, since they can refuse; then the batches are decided on, and what is in them is removed.
+//!
+//! A crash before the decision leaves batches that the next pass or purge gives back; after it, such as are removed.
+
+mod find;
+mod look;
+mod together;
+
+pub use find::entries_of;
+
+use super::confirm::Denied;
+use super::error::RemovalError;
+use super::examine::Examiner;
+use super::lock::{NoStore, Store};
+use super::place::Root;
+use crate::config::{RemoveRule, RootConfig};
+use crate::evidence::source::EvidenceSource;
+use crate::model::id::Location;
+use crate::model::pin::Pin;
+use crate::model::purge::TargetVerdict;
+use crate::model::report::Reason;
+use nix::fcntl::Flock;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A directory that targets lie in.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// The directory, without a link in its path.
+    pub path: &'a Path,
+    /// Its index in the evidence.
+    pub index: usize,
+    /// Where it lies in its file system, as evidence knows it; none when it did not exist.
+    pub location: Option<&'a Location>,
+}
+
+/// Something that belongs to the id.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Index of its site.
+    pub site: usize,
+    /// Its name there, one component.
+    pub name: CString,
+    /// The fences that it has to pass, and how it is removed.
+    pub rules: RootConfig,
+}
+
+/// How a purge is made.
+#[derive(Clone, Debug)]
+pub struct PurgeOptions {
+    /// Change nothing, take no lock.
+    pub dry_run: bool,
+    /// Longest wait for mount calls in flight.
+    pub settle_limit: Duration,
+    /// Once true, nothing more is begun.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+/// What became of a target.
+#[derive(Clone, Debug)]
+pub struct Purged {
+    /// What became of it.
+    pub verdict: TargetVerdict,
+    /// Why it was refused, or failed.
+    pub reason: Option<Reason>,
+    /// Pins that speak against it.
+    pub pins: Vec<Pin>,
+    /// More, for people.
+    pub detail: Option<String>,
+}
+
+impl Purged {
+    fn of(verdict: TargetVerdict) -> Self {
+        Self { verdict, reason: None, pins: Vec::new(), detail: None }
+    }
+
+    fn refused(denied: Denied) -> Self {
+        let Denied { reason, pins, detail } = denied;
+        Self { verdict: TargetVerdict::Refused, reason: Some(reason), pins, detail }
+    }
+
+    fn failed(detail: String) -> Self {
+        Self { reason: Some(Reason::Failed), detail: Some(detail), ..Self::of(TargetVerdict::Failed) }
+    }
+
+    fn kept(why: &str) -> Self {
+        Self { detail: Some(why.to_owned()), ..Self::of(TargetVerdict::Kept) }
+    }
+}
+
+/// A site that is open, and locked unless nothing will be changed.
+struct Open<'a> {
+    index: usize,
+    location: &'a Location,
+    root: Root,
+    examiner: Examiner,
+    store: Option<Store>,
+    /// Held instead of the store's lock where nothing may be made.
+    _lock: Option<Flock<OwnedFd>>,
+}
+
+/// Removes all targets, or none. The answers are in the order of the targets.
+///
+/// `between` is called now and then, so that questions can be answered meanwhile.
+///
+/// # Errors
+/// When a directory cannot be used or is held by another reclaimer, or no evidence can be taken. Nothing is removed then.
+pub fn purge<E: EvidenceSource>(
+    sites: &[Site<'_>],
+    targets: &[Target],
+    evidence: &mut E,
+    options: &PurgeOptions,
+    between: &mut dyn FnMut(&mut E),
+) -> Result<Vec<Purged>, RemovalError> {
+    let mut open = Vec::new();
+    for (at, site) in sites.iter().enumerate() {
+        open.push(Open::new(*site, targets.iter().filter(|target| target.site == at), options.dry_run)?);
+    }
+    let result = act(&mut open, targets, evidence, options, between);
+    for Open { root, store, .. } in open.into_iter().flatten() {
+        if let Some(store) = store {
+            store.close(&root);
+        }
+    }
+    result
+}
+
+fn act<E: EvidenceSource>(
+    open: &mut [Option<Open<'_>>],
+    targets: &[Target],
+    evidence: &mut E,
+    options: &PurgeOptions,
+    between: &mut dyn FnMut(&mut E),
+) -> Result<Vec<Purged>, RemovalError> {
+    let looked = look::look(open, targets, evidence)?;
+    let refused = looked.iter().any(|looked| matches!(looked, Err(Purged { verdict: TargetVerdict::Refused, .. })));
+    if refused || options.dry_run {
+        let spared = || match refused {
+            true => Purged::kept("another target was refused"),
+            false => Purged::of(TargetVerdict::WouldRemove),
+        };
+        return Ok(looked.into_iter().map(|looked| looked.map_or_else(|purged| purged, |_| spared())).collect());
+    }
+    together::remove(open, targets, looked, evidence, options, between)
+}
+
+impl PurgeOptions {
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+}
+
+impl<'a> Open<'a> {
+    /// Opens a site. None when there is nothing at its path.
+    fn new<'t>(
+        site: Site<'a>,
+        mut targets: impl Iterator<Item = &'t Target>,
+        dry_run: bool,
+    ) -> Result<Option<Self>, RemovalError> {
+        let Some(root) = Root::open(site.path)? else { return Ok(None) };
+        let Site { path, index, location } = site;
+        let Some(location) = location else {
+            return Err(RemovalError::Moved { path: path.into(), found: None, watched: "nothing yet".into() });
+        };
+        let (mut store, mut lock) = (None, None);
+        match (dry_run, targets.any(|target| target.rules.remove != RemoveRule::Command)) {
+            (true, _) => {}
+            // Nothing is made in storage that another manager owns.
+            (false, false) => {
+                lock = Some(Store::lock_root(&root)?);
+                drop(Store::open_existing(&root, true)?);
+            }
+            (false, true) => match Store::open(&root, false) {
+                Ok(opened) => store = Some(opened),
+                Err(NoStore::Error(error)) => return Err(error),
+                Err(NoStore::Cannot(source)) => {
+                    return Err(RemovalError::Call { call: "mkdirat", path: root.path.join(".reclaim"), source });
+                }
+            },
+        }
+        Ok(Some(Self { index, location, examiner: Examiner::new(&root), root, store, _lock: lock }))
+    }
+}

@@ -1,0 +1,186 @@
+//! One purge: from an id to its targets, and from what became of them to the report.
+
+use super::roots::Roots;
+use crate::config::{Config, RemoveCommand, RootConfig};
+use crate::error::Error;
+use crate::evidence::asked::{Looker, path_of};
+use crate::evidence::engine::Engine;
+use crate::evidence::holders;
+use crate::evidence::source::View;
+use crate::model::answer::{PinReport, Seen};
+use crate::model::pin::{Pin, Place};
+use crate::model::purge::{ExpandError, Id, PurgeReport, TargetReport, TargetVerdict, shared_by};
+use crate::model::report::{Name, Reason};
+use crate::removal::{self, PassOptions, PurgeOptions, Purged, RootState, Site, Target};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Makes sure that an id names only what is its own, as far as the configuration tells. Nothing is looked at.
+///
+/// # Errors
+/// When it would name something that ids share, or no name at all.
+pub fn check(config: &Config, id: &Id) -> Result<(), ExpandError> {
+    let shared = config.shared();
+    config.owned.iter().try_for_each(|owned| owned.template.expand(id, &shared).map(drop))
+}
+
+/// A target as it is found, before its directory has a site.
+struct Found {
+    place: usize,
+    target: Target,
+}
+
+/// Removes all that belongs to an id, or nothing of it.
+///
+/// # Errors
+/// When the id is none of the configuration's, a directory cannot be used or is held by another reclaimer, or no evidence
+/// can be taken. Nothing is removed then.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is another owner's, and a struct of borrows would only rename them"
+)]
+pub fn purge(
+    roots: &mut Roots,
+    config: &Config,
+    engine: &mut Engine,
+    states: &mut HashMap<String, RootState>,
+    id: &Id,
+    dry_run: bool,
+    stop: Option<Arc<AtomicBool>>,
+    between: &mut dyn FnMut(&mut Engine),
+) -> Result<PurgeReport, Error> {
+    check(config, id)?;
+    let mut left = HashMap::new();
+    for at in places(roots, config) {
+        let place = roots.at(at);
+        if !dry_run {
+            let state = states.entry(place.config.name.clone()).or_default();
+            let options = PassOptions { budget: Duration::from_secs(30), stop: stop.clone(), ..PassOptions::default() };
+            left.insert(at, roots.bring_to_end(at, engine, state, &options, between)?);
+        }
+    }
+    let found = targets(roots, config, id)?;
+    let mut sites: Vec<usize> = Vec::new();
+    let mut targets = Vec::new();
+    let mut paths = Vec::new();
+    for Found { place, mut target } in found {
+        target.site = sites.iter().position(|site| *site == place).unwrap_or_else(|| {
+            sites.push(place);
+            sites.len() - 1
+        });
+        let path = roots.at(place).config.path.join(path_of(target.name.to_bytes()));
+        let lies_condemned =
+            left.get(&place).is_some_and(|names| names.iter().any(|name| *name == target.name.to_bytes()));
+        paths.push((path, lies_condemned));
+        targets.push(target);
+    }
+    let sites: Vec<Site<'_>> = sites
+        .iter()
+        .map(|at| {
+            let placed = roots.at(*at);
+            Site { path: &placed.config.path, index: roots.index(*at), location: placed.location.as_ref() }
+        })
+        .collect();
+    let options = PurgeOptions { dry_run, settle_limit: Duration::from_secs(5), stop };
+    let failed = |source| Error::Purge { id: id.to_string(), source };
+    let purged = removal::purge(&sites, &targets, engine, &options, between).map_err(failed)?;
+    let told = paths.iter().zip(&targets).zip(purged).map(|(((path, lies_condemned), target), purged)| {
+        let purged = match purged.verdict {
+            TargetVerdict::Absent if *lies_condemned => Purged {
+                verdict: TargetVerdict::Failed,
+                reason: Some(Reason::Failed),
+                detail: Some("it lies condemned in `.reclaim`, and could not be removed yet".to_owned()),
+                ..purged
+            },
+            _ => purged,
+        };
+        let weaker = target.rules.command.is_some()
+            && matches!(purged.verdict, TargetVerdict::Removed | TargetVerdict::WouldRemove);
+        report(engine, path, purged, weaker)
+    });
+    Ok(PurgeReport::of(id, told.collect(), dry_run))
+}
+
+/// The directories that targets of any id can lie in.
+fn places(roots: &Roots, config: &Config) -> Vec<usize> {
+    let of_roots = config.roots.iter().enumerate().filter(|(_, root)| root.has_id()).map(|(at, _)| at);
+    let mut places: Vec<usize> = of_roots.collect();
+    for at in config.owned.iter().filter_map(|owned| roots.find(&owned.rules.path)) {
+        if !places.contains(&at) {
+            places.push(at);
+        }
+    }
+    places
+}
+
+/// What belongs to an id: what the templates say first, then the entries of roots that are not among it.
+fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error> {
+    let shared: Vec<PathBuf> = config.shared();
+    let mut found: Vec<Found> = Vec::new();
+    for owned in &config.owned {
+        let name = owned.template.expand(id, &shared)?;
+        let Some(place) = roots.find(&owned.rules.path) else { continue };
+        let Ok(name) = CString::new(name) else { continue };
+        let mut rules = owned.rules.clone();
+        if let Some(command) = &mut rules.command {
+            command.id = Some(id.to_string());
+        }
+        found.push(Found { place, target: Target { site: 0, name, rules } });
+    }
+    for (place, root) in config.roots.iter().enumerate().filter(|(_, root)| root.has_id()) {
+        let failed = |source| Error::Removal { root: root.name.clone(), source };
+        for name in removal::entries_of(root, id).map_err(failed)? {
+            let path = root.path.join(path_of(name.to_bytes()));
+            if let Some(shared) = shared_by(&path, &shared) {
+                let (id, shared) = (id.to_string(), shared.to_owned());
+                return Err(ExpandError::Shared { id, path, shared }.into());
+            }
+            if found.iter().any(|known| known.place == place && known.target.name == name) {
+                continue;
+            }
+            // What guesses at whether an entry is still wanted has no say: that it is not is told.
+            let rules = RootConfig {
+                pattern: None,
+                min_age: Duration::ZERO,
+                backstop: None,
+                retain: None,
+                pile: None,
+                command: root.command.clone().map(|command| RemoveCommand { id: Some(id.to_string()), ..command }),
+                ..root.clone()
+            };
+            found.push(Found { place, target: Target { site: 0, name, rules } });
+        }
+    }
+    Ok(found)
+}
+
+fn report(engine: &mut Engine, path: &Path, purged: Purged, weaker_proof: bool) -> TargetReport {
+    let Purged { verdict, reason, pins, detail } = purged;
+    let pins = if reason == Some(Reason::Pinned) { held(engine, path, &pins) } else { Vec::new() };
+    let path = Name(path.as_os_str().as_bytes().to_vec());
+    TargetReport { path_hex: path.hex(), path, verdict, reason, pins, detail, weaker_proof }
+}
+
+/// The answer of `who` about a target; what was seen when it was refused, where nobody holds it by now.
+fn held(engine: &mut Engine, path: &Path, seen: &[Pin]) -> Vec<PinReport> {
+    let mut looker = Looker::default();
+    let subject = looker.look(path);
+    let asked = looker.directories();
+    let pins = match (subject, engine.ask(&asked)) {
+        (Ok(subject), Ok(View { pins, coverage, tables, producer, .. })) => {
+            let tasks = holders::tasks(&subject.namespaces(pins), pins);
+            subject.who(Seen { pins, coverage, tables, producer }, &tasks).pins
+        }
+        _ => Vec::new(),
+    };
+    if !pins.is_empty() {
+        return pins;
+    }
+    let place = |pin: &Pin| if pin.inside { Place::Below } else { Place::Exact };
+    seen.iter().map(|pin| PinReport::of(place(pin), pin, &BTreeMap::new())).collect()
+}

@@ -1,0 +1,155 @@
+//! A purge that dies half-way: what the next purge, the next sweep and the next pass of the service make of it.
+
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Service, private_host, wait_until};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Two directories of templates and no root at all: only a purge ever makes anything in them.
+fn config(host: &Host) -> ConfigFile {
+    host.make_dir("ws");
+    host.make_dir("cache");
+    ConfigFile::write(host, []).tables(&format!(
+        "\n[[owned]]\npath = '{0}/ws/{{id}}'\n\n[[owned]]\npath = '{0}/cache/{{id}}'\n",
+        host.directory().display()
+    ))
+}
+
+fn make(host: &Host) -> [PathBuf; 2] {
+    host.make_file("ws/abc/deep/file", "text");
+    host.make_file("cache/abc/file", "text");
+    ["ws/abc", "cache/abc"].map(|path| host.path(path))
+}
+
+/// Runs a purge that ends itself at a step, and fails when it does not get there.
+fn crash_at(reclaim: &Reclaim, step: &str) {
+    wait_until("evidence enough to come to the step", Duration::from_secs(40), || {
+        let finished = reclaim.clone().variable("RECLAIM_TEST_CRASH", step).run(&["--json", "purge", "abc"]);
+        if finished.status.code() == Some(4) {
+            return None;
+        }
+        assert!(
+            !finished.status.success() && finished.status.code().is_none(),
+            "it never came to {step}: {finished:?}"
+        );
+        Some(())
+    });
+}
+
+fn condemned(host: &Host, parent: &str) -> Option<PathBuf> {
+    let batches = fs::read_dir(host.path(parent).join(".reclaim")).ok()?;
+    let mut found = batches.flatten().map(|batch| batch.path().join("abc"));
+    found.find(|path| path.symlink_metadata().is_ok())
+}
+
+fn nothing_condemned(host: &Host) -> bool {
+    !["ws", "cache"].iter().any(|parent| host.path(parent).join(".reclaim").exists())
+}
+
+/// Who mends it.
+#[derive(Clone, Copy)]
+enum By {
+    Purge,
+    Sweep,
+    Service,
+}
+
+fn mend(host: &Host, config: &ConfigFile, by: By, is_mended: impl Fn() -> bool) {
+    let reclaim = Reclaim::with(config);
+    let service = match by {
+        By::Service => Some(Service::start(host, config, &reclaim)),
+        By::Purge | By::Sweep => None,
+    };
+    wait_until("it to be mended", Duration::from_secs(40), || {
+        match by {
+            // Of another id: what is left behind is mended whoever comes next.
+            By::Purge => drop(reclaim.run(&["purge", "other"])),
+            By::Sweep => drop(reclaim.run(&["sweep"])),
+            By::Service => {}
+        }
+        is_mended().then_some(())
+    });
+    drop(service);
+}
+
+/// Nothing was decided, so all comes back, also where one of it is in use by now.
+fn undecided(step: &str, by: By, evidence: &'static str) {
+    let step = step.to_owned();
+    private_host(move |host| {
+        let config = config(host);
+        let ours = make(host);
+        crash_at(&Reclaim::with(&config).evidence(evidence), &step);
+        assert!(!ours.iter().any(|path| path.exists()), "both are condemned at {step}");
+        let live = condemned(host, "cache").or_fail("where it lies condemned");
+        let (mut sandbox, point) = host.sandbox_with(&live);
+        mend(host, &config, by, || ours.iter().all(|path| path.is_dir()) && nothing_condemned(host));
+        assert_eq!(fs::read_to_string(ours[0].join("deep/file")).or_fail("read"), "text");
+        sandbox.still_works(&point, &ours[1]);
+    });
+}
+
+/// All was proved together and it was decided, so it is finished.
+fn decided(step: &str, by: By, evidence: &'static str) {
+    let step = step.to_owned();
+    private_host(move |host| {
+        let config = config(host);
+        let ours = make(host);
+        let sibling = host.make_file("ws/abcd/file", "text");
+        crash_at(&Reclaim::with(&config).evidence(evidence), &step);
+        assert!(condemned(host, "cache").is_some());
+        mend(host, &config, by, || nothing_condemned(host));
+        assert!(!ours.iter().any(|path| path.exists()));
+        assert_eq!(fs::read_to_string(sibling).or_fail("read"), "text");
+    });
+}
+
+macro_rules! crashes {
+    ($($test:ident: $kind:ident $step:literal $by:ident $evidence:literal;)+) => {
+        $(#[test]
+        fn $test() {
+            $kind($step, By::$by, $evidence);
+        })+
+    };
+}
+
+crashes! {
+    condemned_then_purge: undecided "after-condemn" Purge "auto";
+    condemned_then_service: undecided "after-condemn" Service "scan";
+    settled_then_purge: undecided "after-settle" Purge "scan";
+    confirmed_then_service: undecided "after-confirm" Service "auto";
+    confirmed_then_purge: undecided "after-confirm" Purge "scan";
+    decided_then_purge: decided "after-decision" Purge "scan";
+    decided_then_service: decided "after-decision" Service "auto";
+    half_removed_then_purge: decided "mid-remove" Purge "scan";
+    half_removed_then_service: decided "mid-remove" Service "scan";
+}
+
+/// With a root beside them, a sweep brings to its end what lies in the directories of templates.
+#[test]
+fn a_sweep_mends_it_too() {
+    private_host(|host| {
+        let config = config(host);
+        let ours = make(host);
+        crash_at(&Reclaim::with(&config).evidence("scan"), "after-condemn");
+        let text = format!("{}\n[[root]]\nname = 'root'\npath = '{}'\n", config.to_toml(), host.root().display());
+        config.write_text(&text);
+        mend(host, &config, By::Sweep, || ours.iter().all(|path| path.is_dir()) && nothing_condemned(host));
+    });
+}
+
+/// Its name was taken while it lay condemned: what took it is never replaced, and it comes back once that has gone.
+#[test]
+fn a_name_that_was_taken_meanwhile_is_not_overwritten() {
+    private_host(|host| {
+        let config = config(host);
+        make(host);
+        crash_at(&Reclaim::with(&config).evidence("scan"), "after-condemn");
+        let theirs = host.make_file("ws/abc/theirs", "text");
+        mend(host, &config, By::Purge, || host.path("cache/abc").is_dir());
+        assert!(condemned(host, "ws").is_some_and(|path| path.join("deep/file").is_file()));
+        assert_eq!(fs::read_to_string(&theirs).or_fail("read"), "text");
+        fs::remove_dir_all(host.path("ws/abc")).or_fail("free the name");
+        let finished = Reclaim::with(&config).evidence("scan").run(&["purge", "other"]);
+        assert!(host.path("ws/abc/deep/file").is_file() && nothing_condemned(host), "{finished:?}");
+    });
+}
