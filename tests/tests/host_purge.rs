@@ -167,10 +167,10 @@ fn what_is_absent_is_a_success(host: &Host, mode: Mode) {
 fn every_fence_refuses(host: &Host, mode: Mode) {
     let config = ConfigFile::write(host, [Root::of(host).text("match", "^job-(?<id>[a-z0-9]+)$").text("mode", "0755")])
         .tables(&format!(
-            "[[owned]]\npath = '{0}/ws/{{id}}'\nowner = '1000'\n[[owned]]\npath = '{0}/plain/{{id}}'\nkind = 'dir'\n",
+            "[[owned]]\npath = '{0}/ws/{{id}}'\nowner = '1000'\n[[owned]]\npath = '{0}/plain/{{id}}'\nkind = 'dir'\n[[owned]]\npath = '{0}/any/{{id}}'\n",
             host.directory().display()
         ));
-    for directory in ["ws", "plain", "elsewhere"] {
+    for directory in ["ws", "plain", "any", "elsewhere"] {
         host.make_dir(directory);
     }
     let subject = Subject::start_with(host, mode, &config);
@@ -191,11 +191,11 @@ fn every_fence_refuses(host: &Host, mode: Mode) {
     refused("strange", &host.make_dir("ws/strange"), "owner", 1, &plain("strange"));
     refused("file", &host.make_file("plain/file", ""), "kind", 1, &of_user("file"));
     for (id, target) in [("link", "elsewhere"), ("absolute", "/etc"), ("gone", "nowhere")] {
-        let link = host.path("plain").join(id);
+        let link = host.path("any").join(id);
         symlink(if target == "elsewhere" { host.path(target) } else { target.into() }, &link).or_fail("make a link");
         refused(id, &link, "kind", 1, &of_user(id));
     }
-    let fifo = host.path("plain/fifo");
+    let fifo = host.path("any/fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).or_fail("make a fifo");
     refused("fifo", &fifo, "kind", 1, &of_user("fifo"));
     let mut holder = reclaim_tests::Actor::start();

@@ -35,8 +35,8 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     tell_features(&mut output, &references)?;
     tell_capabilities(&mut output)?;
     let roots = Roots::place(&loaded.config);
-    tell_roots(&mut output, roots.all())?;
-    for placed in roots.all() {
+    tell_roots(&mut output, roots.everything())?;
+    for placed in roots.everything() {
         if let Some(wrong) = &placed.fault {
             faults.push(fault(&placed.config.name, true, chain(wrong)));
         } else if placed.location.is_none() {

@@ -120,6 +120,12 @@ impl Roots {
         &self.placed[..self.configured]
     }
 
+    /// The roots and the directories of templates, in the order of [`Roots::at`].
+    #[must_use]
+    pub fn everything(&self) -> &[Placed] {
+        &self.placed
+    }
+
     /// Places of the directories that hold templates and are no roots, for [`Roots::pass`].
     #[must_use]
     pub fn parents(&self) -> std::ops::Range<usize> {

@@ -4,6 +4,7 @@ mod guards;
 mod leases;
 mod moments;
 mod protocol;
+mod purge;
 mod roots;
 mod speed;
 pub(super) mod support;

@@ -109,7 +109,7 @@ type Act = Box<dyn FnMut()>;
 
 /// Evidence that reads every mount namespace through /proc each time, and does what a test asks at certain moments.
 pub(super) struct Evidence {
-    location: Location,
+    pub(super) location: Location,
     pins: PinSet,
     coverage: Coverage,
     references: References,
@@ -119,6 +119,10 @@ pub(super) struct Evidence {
     pub(super) settled: Vec<Settled>,
     /// Done once, while everything condemned waits for confirmation.
     pub(super) while_condemned: Option<Act>,
+    /// Done once, before anything is confirmed.
+    pub(super) while_asked: Option<Act>,
+    /// Where pins are looked for in place of the root.
+    pub(super) watches: Option<PathBuf>,
     /// Pins that confirm sees besides, and consult does not.
     pub(super) late_pins: Vec<Pin>,
     /// Pins that consult and confirm see besides.
@@ -158,6 +162,8 @@ impl Evidence {
             finder: None,
             settled: Vec::new(),
             while_condemned: None,
+            while_asked: None,
+            watches: None,
             late_pins: Vec::new(),
             early_pins: Vec::new(),
             layer: None,
@@ -173,7 +179,8 @@ impl Evidence {
     }
 
     fn take(&mut self, fresh: bool) {
-        self.pins = PinSet::watching([self.location.clone()]);
+        let watched = self.watches.as_deref().map(|path| locate(path).unwrap());
+        self.pins = PinSet::watching([watched.unwrap_or_else(|| self.location.clone())]);
         self.coverage = full();
         if !self.blind {
             for (namespace, table) in scan() {
@@ -257,6 +264,9 @@ impl EvidenceSource for Evidence {
 
     fn confirm(&mut self, _root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, NoEvidence> {
         self.confirmed += 1;
+        if let Some(mut act) = self.while_asked.take() {
+            act();
+        }
         if self.confirm_fails {
             return Err(NoEvidence);
         }

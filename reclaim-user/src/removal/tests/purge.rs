@@ -1,0 +1,197 @@
+//! What happens to the targets of a purge between their first proof and their end.
+
+use super::support::{Evidence, Room, Sandbox, condemned, names};
+use crate::config::{RemoveRule, RootConfig};
+use crate::evidence::source::Settled;
+use crate::model::coverage::Reach;
+use crate::model::purge::TargetVerdict;
+use crate::model::report::Reason;
+use crate::removal::{PurgeOptions, Purged, RemovalError, Site, Target, purge};
+use std::ffi::CString;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+fn options() -> PurgeOptions {
+    PurgeOptions { dry_run: false, settle_limit: Duration::from_secs(5), stop: None }
+}
+
+/// Two trees, `a` and `b`.
+fn room() -> Room {
+    let room = Room::new();
+    for name in ["a", "b"] {
+        room.stale(name);
+        fs::write(room.entry(name).join("file"), name).unwrap();
+    }
+    room
+}
+
+fn run_with(
+    room: &Room,
+    rules: &RootConfig,
+    evidence: &mut Evidence,
+    options: &PurgeOptions,
+) -> Result<Vec<Purged>, RemovalError> {
+    let location = evidence.location.clone();
+    let path = room.root();
+    let site = Site { path: &path, index: 0, location: Some(&location) };
+    let target = |name: &str| Target { site: 0, name: CString::new(name).unwrap(), rules: rules.clone() };
+    purge(&[site], &["a", "b"].map(target), evidence, options, &mut |_| {})
+}
+
+fn run(room: &Room, evidence: &mut Evidence) -> [(TargetVerdict, Option<Reason>); 2] {
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let purged = run_with(room, &rules, evidence, &options()).unwrap();
+    [0, 1].map(|at| (purged[at].verdict, purged[at].reason))
+}
+
+fn expect_both_back(room: &Room) {
+    assert_eq!(room.names(), ["a", "b"]);
+    for name in ["a", "b"] {
+        assert_eq!(fs::read_to_string(room.entry(name).join("file")).unwrap(), name);
+    }
+}
+
+const KEPT: (TargetVerdict, Option<Reason>) = (TargetVerdict::Kept, None);
+
+fn refused(reason: Reason) -> (TargetVerdict, Option<Reason>) {
+    (TargetVerdict::Refused, Some(reason))
+}
+
+#[test]
+fn both_go_together() {
+    let room = room();
+    let both = run(&room, &mut Evidence::of(&room));
+    assert_eq!(both, [(TargetVerdict::Removed, None); 2]);
+    assert_eq!(room.names(), [""; 0]);
+}
+
+#[test]
+fn a_mount_that_came_while_they_were_condemned_gives_both_back() {
+    let room = room();
+    let (root, outside) = (room.root(), room.path("outside"));
+    let (keep, kept) = channel();
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || {
+        keep.send(Sandbox::bind(&condemned(&root, "b"), &outside)).unwrap();
+    }));
+    assert_eq!(run(&room, &mut evidence), [KEPT, refused(Reason::Pinned)]);
+    expect_both_back(&room);
+    assert!(kept.recv().unwrap().can_write(&room.path("outside")));
+}
+
+#[test]
+fn a_change_of_the_target_itself_gives_both_back() {
+    let room = room();
+    let root = room.root();
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || {
+        nix::unistd::chown(&condemned(&root, "a"), Some(nix::unistd::Uid::from_raw(1000)), None).unwrap();
+    }));
+    let rules = RootConfig { remove: RemoveRule::Tree, owner: Some(0), ..room.rules() };
+    let purged = run_with(&room, &rules, &mut evidence, &options()).unwrap();
+    assert_eq!((purged[0].reason, purged[1].verdict), (Some(Reason::Owner), TargetVerdict::Kept), "{purged:?}");
+    expect_both_back(&room);
+}
+
+#[test]
+fn what_was_empty_and_came_to_hold_something_gives_both_back() {
+    let room = Room::new();
+    let _both = ["a", "b"].map(|name| room.stale(name));
+    let root = room.root();
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || fs::write(condemned(&root, "b").join("work"), "work").unwrap()));
+    let purged = run_with(&room, &room.rules(), &mut evidence, &options()).unwrap();
+    assert_eq!((purged[0].verdict, purged[1].reason), (TargetVerdict::Kept, Some(Reason::NotEmpty)), "{purged:?}");
+    assert_eq!(room.names(), ["a", "b"]);
+    assert_eq!(fs::read_to_string(room.entry("b/work")).unwrap(), "work");
+}
+
+#[test]
+fn a_call_that_does_not_come_back_gives_both_back() {
+    let room = room();
+    let mut evidence = Evidence::of(&room);
+    evidence.settled = vec![Settled::Overdue { calls: vec!["mount of process 7".into()] }];
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let purged = run_with(&room, &rules, &mut evidence, &options()).unwrap();
+    assert_eq!((purged[0].reason, purged[1].verdict), (Some(Reason::NoEvidence), TargetVerdict::Kept), "{purged:?}");
+    assert!(purged[0].detail.as_ref().unwrap().contains("process 7"));
+    expect_both_back(&room);
+}
+
+#[test]
+fn too_little_evidence_condemns_nothing() {
+    let room = room();
+    let mut evidence = Evidence::of(&room);
+    evidence.gap = Some((Reach::Everybody, true));
+    assert_eq!(run(&room, &mut evidence), [refused(Reason::NoEvidence), refused(Reason::NoEvidence)]);
+    expect_both_back(&room);
+    evidence.gap = None;
+    evidence.confirm_fails = true;
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let error = run_with(&room, &rules, &mut evidence, &options()).unwrap_err();
+    assert!(matches!(error, RemovalError::Evidence { .. }), "{error}");
+    expect_both_back(&room);
+    // Evidence that watches another place would see no pin at all.
+    let mut elsewhere = Evidence::at(&room.path("outside"));
+    elsewhere.location = Evidence::of(&room).location;
+    elsewhere.watches = Some(room.path("outside"));
+    let error = run_with(&room, &rules, &mut elsewhere, &options()).unwrap_err();
+    assert!(matches!(error, RemovalError::Moved { .. }), "{error}");
+    expect_both_back(&room);
+}
+
+#[test]
+fn a_name_that_was_taken_meanwhile_is_not_overwritten() {
+    let room = room();
+    let (again, root, outside) = (room.entry("a"), room.root(), room.path("outside"));
+    let (keep, _kept) = channel();
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || {
+        keep.send(Sandbox::bind(&condemned(&root, "b"), &outside)).unwrap();
+        fs::create_dir(&again).unwrap();
+        fs::write(again.join("theirs"), "theirs").unwrap();
+    }));
+    let [a, b] = run(&room, &mut evidence);
+    assert_eq!((a, b), ((TargetVerdict::Failed, Some(Reason::Failed)), refused(Reason::Pinned)));
+    assert_eq!(fs::read_to_string(room.entry("a/theirs")).unwrap(), "theirs");
+    assert_eq!(fs::read_to_string(condemned(&room.root(), "a").join("file")).unwrap(), "a");
+    assert!(room.entry("b").is_dir());
+}
+
+#[test]
+fn a_swap_before_it_is_condemned_is_undone() {
+    let room = room();
+    // Evidence is taken between the look at a target and its rename.
+    let mut evidence = Evidence::of(&room);
+    let (entry, aside) = (room.entry("b"), room.path("outside/b"));
+    evidence.while_asked = Some(Box::new(move || {
+        fs::rename(&entry, &aside).unwrap();
+        fs::create_dir(&entry).unwrap();
+        fs::write(entry.join("file"), "b").unwrap();
+    }));
+    assert_eq!(run(&room, &mut evidence), [KEPT, refused(Reason::Failed)]);
+    expect_both_back(&room);
+}
+
+#[test]
+fn what_cannot_be_removed_stays_condemned_and_is_told() {
+    let room = room();
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = PurgeOptions { stop: Some(Arc::clone(&stop)), ..options() };
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || stop.store(true, Ordering::Relaxed)));
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let purged = run_with(&room, &rules, &mut evidence, &asked).unwrap();
+    // A stop comes between: what was decided on is told, whichever of it is left.
+    for (name, purged) in ["a", "b"].iter().zip(purged) {
+        let is_left = names(&room.root()).contains(&".reclaim".to_owned())
+            && names(&room.entry(".reclaim"))
+                .iter()
+                .any(|batch| room.entry(".reclaim").join(batch).join(name).exists());
+        assert_eq!(is_left, purged.verdict == TargetVerdict::Failed, "{name}: {purged:?}");
+        assert!(!room.entry(name).exists());
+    }
+}
