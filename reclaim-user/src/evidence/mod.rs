@@ -8,6 +8,7 @@ pub mod features;
 pub mod ground;
 pub mod holders;
 pub mod layers;
+mod layouts;
 mod object;
 pub mod probes;
 pub mod procfs;
