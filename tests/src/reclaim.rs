@@ -1,6 +1,6 @@
 //! The built binary, run once.
 
-use crate::process::{Finished, helper_program, run_to_end};
+use crate::process::{Finished, helper_program, run_to_end, wait_until};
 use crate::report::{EntryLine, Pass, PurgeLine, QueryLine, ScanLine, WhoLine};
 use crate::{ConfigFile, OrFail as _};
 use serde::de::DeserializeOwned;
@@ -160,14 +160,20 @@ impl Reclaim {
         line
     }
 
-    /// A purge of one id that must end with a code.
+    /// A purge of one id that must end with a code, once the host lets it be proved one way or the other.
     #[track_caller]
     pub fn purge(&self, id: &str, arguments: &[&str], code: i32) -> PurgeLine {
         let all: Vec<&str> = ["purge", id].into_iter().chain(arguments.iter().copied()).collect();
-        let (objects, _) = self.objects(&all, &[code]);
-        let line: PurgeLine = only(&objects, "purge");
-        line.check();
-        line
+        wait_until("a purge without a doubt", Duration::from_secs(90), || {
+            let (objects, ended) = self.objects(&all, &[0, 1, 3, 4]);
+            let line: PurgeLine = only(&objects, "purge");
+            line.check();
+            if !line.is_certain() {
+                return None;
+            }
+            assert_eq!(ended, code, "the exit code of {line:?}");
+            Some(line)
+        })
     }
 
     /// Who pins a path, and the exit code, which must fit it.

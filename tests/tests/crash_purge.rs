@@ -23,9 +23,10 @@ fn make(host: &Host) -> [PathBuf; 2] {
 
 /// Runs a purge that ends itself at a step, and fails when it does not get there.
 fn crash_at(reclaim: &Reclaim, step: &str) {
-    wait_until("evidence enough to come to the step", Duration::from_secs(40), || {
+    wait_until("evidence enough to come to the step", Duration::from_secs(90), || {
         let finished = reclaim.clone().variable("RECLAIM_TEST_CRASH", step).run(&["--json", "purge", "abc"]);
-        if finished.status.code() == Some(4) {
+        // On a busy host it may be kept for a doubt.
+        if matches!(finished.status.code(), Some(3 | 4)) {
             return None;
         }
         assert!(
@@ -54,22 +55,24 @@ enum By {
     Service,
 }
 
-fn mend(host: &Host, config: &ConfigFile, by: By, is_mended: impl Fn() -> bool) {
+/// Returns what was told meanwhile.
+fn mend(host: &Host, config: &ConfigFile, by: By, is_mended: impl Fn() -> bool) -> String {
     let reclaim = Reclaim::with(config);
     let service = match by {
         By::Service => Some(Service::start(host, config, &reclaim)),
         By::Purge | By::Sweep => None,
     };
+    let mut told = String::new();
     wait_until("it to be mended", Duration::from_secs(40), || {
         match by {
             // Of another id: what is left behind is mended whoever comes next.
-            By::Purge => drop(reclaim.run(&["purge", "other"])),
-            By::Sweep => drop(reclaim.run(&["sweep"])),
+            By::Purge => told.push_str(&reclaim.run(&["purge", "other"]).stderr),
+            By::Sweep => told.push_str(&reclaim.run(&["sweep"]).stderr),
             By::Service => {}
         }
         is_mended().then_some(())
     });
-    drop(service);
+    told + &service.map(|service| service.log()).unwrap_or_default()
 }
 
 /// Nothing was decided, so all comes back, also where one of it is in use by now.
@@ -93,12 +96,18 @@ fn decided(step: &str, by: By, evidence: &'static str) {
     let step = step.to_owned();
     private_host(move |host| {
         let config = config(host);
-        let ours = make(host);
         let sibling = host.make_file("ws/abcd/file", "text");
-        crash_at(&Reclaim::with(&config).evidence(evidence), &step);
-        assert!(condemned(host, "cache").is_some());
-        mend(host, &config, by, || nothing_condemned(host));
-        assert!(!ours.iter().any(|path| path.exists()));
+        wait_until("evidence enough to finish it", Duration::from_secs(60), || {
+            let ours = make(host);
+            crash_at(&Reclaim::with(&config).evidence(evidence), &step);
+            assert!(condemned(host, "cache").is_some());
+            let told = mend(host, &config, by, || nothing_condemned(host));
+            let is_gone = !ours.iter().any(|path| path.exists());
+            let doubts = ["no-evidence", "mounts were made", "cannot be resolved"];
+            let is_doubted = doubts.iter().any(|doubt| told.contains(doubt));
+            assert!(is_gone || is_doubted, "it was not finished, and nothing spoke against it: {told}");
+            is_gone.then_some(())
+        });
         assert_eq!(fs::read_to_string(sibling).or_fail("read"), "text");
     });
 }

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
-/// Between two tries while something is in use.
+/// Between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Arguments of `purge`.
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     /// Change nothing, and tell what would go
     #[arg(long)]
     dry_run: bool,
-    /// While a target is in use, try again for this long
+    /// While a target is in use or cannot be proved to be free, try again for this long
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with = "dry_run")]
     wait: Option<Duration>,
 }
@@ -61,7 +61,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
         let told = loop {
             let told = try_once(context, &mut worker, id, arguments.dry_run)?;
             let now = Instant::now();
-            if !text::is_in_use(&told) || now >= deadline {
+            if !text::may_pass(&told) || now >= deadline {
                 break told;
             }
             std::thread::sleep(PAUSE.min(deadline - now));

@@ -75,10 +75,10 @@ pub fn outcome(report: &Value) -> Outcome {
     targets(report).map(of).max().unwrap_or(Outcome::Done)
 }
 
-/// Whether what was refused was so for nothing but use, which passes.
+/// Whether what was refused was so for nothing but what passes: use, and doubt about it.
 #[must_use]
-pub fn is_in_use(report: &Value) -> bool {
-    outcome(report) == Outcome::Differs
+pub fn may_pass(report: &Value) -> bool {
+    matches!(outcome(report), Outcome::Differs | Outcome::Weak)
 }
 
 fn targets(report: &Value) -> impl Iterator<Item = &Value> {
