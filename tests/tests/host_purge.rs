@@ -220,7 +220,7 @@ fn what_is_no_id_is_bad_usage_and_touches_nothing() {
         let config = config(host);
         let (reclaim, ours) = (Reclaim::with(&config).evidence("scan"), make(host, "abc"));
         let long = "x".repeat(250);
-        let cases: [&[&str]; 14] = [
+        let cases: [&[&str]; 15] = [
             &["purge"],
             &["purge", ""],
             &["purge", "."],
@@ -238,6 +238,7 @@ fn what_is_no_id_is_bad_usage_and_touches_nothing() {
             &["purge", &long],
             // One bad id, and the good one is not purged either.
             &["purge", "abc", ".."],
+            &["purge", "abc", "_cache"],
         ];
         for arguments in cases {
             let finished = reclaim.run(arguments);
