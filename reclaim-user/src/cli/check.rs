@@ -179,6 +179,9 @@ fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> i
     if let Some(why) = &status.probes_missing {
         output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;
     }
+    if let Some(why) = &status.clock_missing {
+        output.line(&format!("clock\tno\t{}", text::escape(why.as_bytes())))?;
+    }
     if let Some(why) = &status.clock_weakness {
         output.line(&format!("clock\tweaker\t{}", text::escape(why.as_bytes())))?;
     }

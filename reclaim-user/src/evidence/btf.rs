@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use reclaim_ebpf::abi::Layout;
 use thiserror::Error;
 
+use super::lacking::{self, lacks};
+
 pub(super) mod functions;
 
 /// Where the kernel shows its type information, with CONFIG_DEBUG_INFO_BTF.
@@ -106,7 +108,8 @@ pub(super) fn vmlinux() -> Result<Vec<u8>, LayoutError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LayoutError> {
-    std::fs::read(path).map_err(|source| LayoutError::Read { path: path.to_owned(), source })
+    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { std::fs::read(path) };
+    bytes.map_err(|source| LayoutError::Read { path: path.to_owned(), source })
 }
 
 /// The layout of the kernel that BTF bytes describe. Pure.

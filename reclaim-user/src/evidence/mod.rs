@@ -7,6 +7,7 @@ pub mod engine;
 pub mod features;
 pub mod ground;
 pub mod holders;
+pub(crate) mod lacking;
 pub mod layers;
 mod object;
 pub mod probes;

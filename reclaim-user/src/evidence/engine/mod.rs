@@ -18,7 +18,8 @@ pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
 pub use walked::Asked;
 
-use super::clock::{Reading, Waited};
+use super::clock::{Clock, Reading, Waited};
+use super::lacking::lacks;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
@@ -234,6 +235,11 @@ impl Engine {
         self.probes.as_ref().map(Probes::poll_fd)
     }
 
+    /// The mount clock, which the probes keep.
+    fn clock(&self) -> Option<&Clock> {
+        self.probes.as_ref().filter(|_| !lacks("clock")).map(Probes::clock)
+    }
+
     /// Who speaks for the live set: the probes, or the last scan alone.
     #[must_use]
     pub fn producer(&self) -> Producer {
@@ -376,11 +382,10 @@ impl EvidenceSource for Engine {
     }
 
     fn settle(&mut self, limit: Duration) -> Settled {
-        let Some(probes) = &self.probes else {
+        let Some(clock) = self.clock() else {
             std::thread::sleep(SETTLING);
             return Settled::Fixed(SETTLING);
         };
-        let clock = probes.clock();
         match clock.wait_since(clock.now().entered, Instant::now() + limit) {
             Waited::Done => Settled::Clock,
             Waited::Overdue { calls } => Settled::Overdue { calls: calls.iter().map(ToString::to_string).collect() },

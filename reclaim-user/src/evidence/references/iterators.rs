@@ -2,6 +2,7 @@
 
 use super::{Found, add, known_answer, layout};
 use crate::evidence::btf::{self, LayoutError};
+use crate::evidence::lacking::lacks;
 use crate::evidence::object::OBJECT;
 use crate::evidence::procfs::{Procfs, ProcfsError};
 use crate::evidence::source::CondemnedIn;
@@ -177,6 +178,7 @@ impl Iterators {
 
     pub(super) fn with(room: u32) -> Result<Self, ReferenceError> {
         let (layout, types) = layout::layout(&btf::vmlinux()?)?;
+        let types = types.filter(|_| !lacks("references"));
         let words = layout::words(&layout);
         let types = Btf::parse(&types.ok_or(ReferenceError::NoIterator)?, aya::Endianness::default())?;
         let mut loader = EbpfLoader::new();

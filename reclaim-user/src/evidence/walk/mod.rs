@@ -7,6 +7,7 @@
 mod layout;
 
 use super::btf::{self, LayoutError};
+use super::lacking::{self, lacks};
 use super::object::OBJECT;
 use crate::model::id::{MountId, NamespaceId};
 use crate::model::pin::{Place, Role, State};
@@ -22,7 +23,7 @@ use reclaim_ebpf::walk_abi::{
     WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -175,6 +176,9 @@ impl Walker {
         let mut loader = EbpfLoader::new();
         loader.btf(None).map_max_entries(WALK_OUTPUT_MAP, room).override_global(WALK_LAYOUT_GLOBAL, &words[..], true);
         let mut programs = loader.load(OBJECT).map_err(|error| WalkError::Load(Box::new(error)))?;
+        if lacks("walk") {
+            return Err(WalkError::Program(Box::new(lacking::answer(ErrorKind::InvalidInput).into())));
+        }
         // Before any map is taken out: the program refers to them by descriptor.
         program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
         let state = memory(&mut programs, WALK_STATE_MAP, STATE_WORDS)?;
