@@ -1,8 +1,6 @@
 //! What reclaim does on kernels that lack something: each thing is taken away by itself, and some together.
 
-use reclaim_tests::{
-    Actor, Host, Kept, Mode, OrFail as _, Pass, Request, Subject, cases, kernel_lists_namespaces,
-};
+use reclaim_tests::{Actor, Host, Kept, Mode, OrFail as _, Pass, Request, Subject, cases, kernel_lists_namespaces};
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};

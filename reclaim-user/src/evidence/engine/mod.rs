@@ -20,6 +20,7 @@ pub use walked::Asked;
 
 use super::clock::{Clock, Reading, Waited};
 use super::lacking::lacks;
+use super::mount_fence::MountFence;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
@@ -32,9 +33,10 @@ use crate::model::live::{self, LiveSet};
 use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -120,6 +122,8 @@ pub struct Engine {
     /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
     unasked: bool,
     finder: Finder,
+    /// Keeps others from binding condemned entries; None where that is not wanted or not to be had.
+    mount_fence: Option<MountFence>,
     references: References,
     /// The claims of the last confirmation: of mounts, and of mount tables.
     claims: Option<(Coverage, Coverage)>,
@@ -195,6 +199,7 @@ impl Engine {
             asked: None,
             unasked: true,
             finder: Finder::default(),
+            mount_fence: None,
             references: References::NONE,
             claims: None,
             live,
@@ -217,6 +222,19 @@ impl Engine {
         if roots != self.watch {
             self.live.watch(roots.iter().cloned());
             self.watch = roots;
+        }
+    }
+
+    /// Keeps others from binding condemned entries from here on, where the kernel offers that; or no longer.
+    pub fn refuse_binds(&mut self, wanted: bool) {
+        if !wanted {
+            self.mount_fence = None;
+        } else if self.mount_fence.is_none() {
+            self.mount_fence = MountFence::attach()
+                .inspect_err(|error| {
+                    warn!("binds of condemned entries cannot be refused, only found: {}", error_chain(error));
+                })
+                .ok();
         }
     }
 
@@ -379,6 +397,13 @@ impl EvidenceSource for Engine {
         self.asked = None;
         self.bring_up()?;
         Ok(View { walks: self.walker.is_some(), ..self.view() })
+    }
+
+    fn guard(&mut self, store: Option<BorrowedFd<'_>>) {
+        if let Some(Err(error)) = self.mount_fence.as_mut().map(|fence| fence.guard(store)) {
+            warn!("binds of condemned entries are not refused, only found: {}", error_chain(&error));
+            self.mount_fence = None;
+        }
     }
 
     fn settle(&mut self, limit: Duration) -> Settled {
