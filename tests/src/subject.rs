@@ -47,7 +47,7 @@ impl Subject {
     #[must_use]
     pub fn start_without(host: &Host, mode: Mode, lacking: &str) -> Self {
         let config = ConfigFile::write(host, [Root::of(host)]);
-        let reclaim = Reclaim::with(&config).variable("RECLAIM_TEST_DISABLE", lacking);
+        let reclaim = Reclaim::with(&config).variable("RECLAIM_TEST_DISABLE", lacking).within(Duration::from_secs(240));
         Self::start_reclaim(host, mode, &config, reclaim)
     }
 
