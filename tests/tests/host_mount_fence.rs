@@ -12,7 +12,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// How long a process may take to come to a point, on an emulated processor.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(120);
 /// What stops a pass between condemning and confirming.
 const STOP: (&str, &str) = ("RECLAIM_TEST_STOP", "after-condemn");
 

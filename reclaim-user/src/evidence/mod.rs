@@ -9,6 +9,7 @@ pub mod ground;
 pub mod holders;
 pub(crate) mod lacking;
 pub mod layers;
+mod layouts;
 pub mod mount_fence;
 mod object;
 pub mod probes;

@@ -1,5 +1,6 @@
 //! The first file system of a machine.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,9 +31,7 @@ pub(super) fn write(path: &Path, kernel: &Kernel, programs: &[Program], busybox:
     for name in COMMANDS {
         archive.link(&format!("bin/{name}"), "busybox").with_context(wrong)?;
     }
-    for name in BORROWED {
-        borrow(&mut archive, name)?;
-    }
+    borrow(&mut archive)?;
     for name in ["reclaim", "reclaim-test-helper"] {
         archive.program(&inside(name), &read(built(programs, name)?)?).with_context(wrong)?;
     }
@@ -70,18 +69,22 @@ fn built<'programs>(programs: &'programs [Program], target: &str) -> Result<&'pr
     program.map(|program| &*program.path).with_context(|| format!("cargo built no {target}"))
 }
 
-/// Takes a program of this host along, with the libraries that its loader would load, where the loader looks by itself.
-fn borrow<W: Write>(archive: &mut Archive<W>, name: &str) -> Result<()> {
-    let path = find(name).with_context(|| format!("no {name} on PATH: run `cargo xtask setup`, which installs it"))?;
-    let wrong = || format!("cannot take {name} along");
-    archive.program(&format!("bin/{name}"), &read(&path)?).with_context(wrong)?;
-    let listed = output(Command::new("ldd").arg(&path))?;
-    // "libcap.so.2 => /lib/x86_64-linux-gnu/libcap.so.2 (0x…)", and the loader by its full path alone.
-    for word in listed.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
-        let library = Path::new(word);
+/// Takes programs of this host along, with the libraries that their loader would load, where it looks by itself.
+fn borrow<W: Write>(archive: &mut Archive<W>) -> Result<()> {
+    let mut libraries = BTreeSet::new();
+    for name in BORROWED {
+        let path =
+            find(name).with_context(|| format!("no {name} on PATH: run `cargo xtask setup`, which installs it"))?;
+        archive.program(&format!("bin/{name}"), &read(&path)?).with_context(|| format!("cannot take {name} along"))?;
+        // "libcap.so.2 => /lib/x86_64-linux-gnu/libcap.so.2 (0x…)", and the loader by its full path alone.
+        let listed = output(Command::new("ldd").arg(&path))?;
+        libraries.extend(listed.split_ascii_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    for library in libraries {
+        let wrong = || format!("cannot take {} along", library.display());
         let file = library.file_name().with_context(wrong)?.to_string_lossy();
         let place = if library.starts_with("/lib64") { "lib64" } else { "lib" };
-        archive.program(&format!("{place}/{file}"), &read(library)?).with_context(wrong)?;
+        archive.program(&format!("{place}/{file}"), &read(&library)?).with_context(wrong)?;
     }
     Ok(())
 }

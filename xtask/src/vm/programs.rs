@@ -11,17 +11,25 @@ pub(super) struct Run {
     pub(super) name: String,
     /// What it is called with.
     pub(super) arguments: Vec<String>,
+    /// Variables of its environment.
+    pub(super) environment: Vec<(String, String)>,
 }
+
+/// Variables that let reclaim begin with the last rung of its probes. To attach by the first ones and to let go of them
+/// again takes an emulated kernel ten seconds, for it changes its own text some hundred times.
+const LAST_RUNG: [(&str, &str); 2] = [("RECLAIM_TEST", "1"), ("RECLAIM_TEST_DISABLE", "fentry,kprobe,tracepoint")];
+
+/// Tiers in which services begin by the first rung that works, as everywhere else.
+const FIRST_RUNG: [&str; 3] = ["host_ladder", "race_torture", "race_gap"];
 
 /// File systems that are modules in some kernels.
 pub(super) const MODULES: [&str; 2] = ["overlay", "fuse"];
 
 /// Commands of busybox that the tests start.
-pub(super) const COMMANDS: [&str; 11] =
-    ["sh", "mount", "umount", "unshare", "nsenter", "chattr", "sleep", "mkdir", "true", "cat", "kill"];
+pub(super) const COMMANDS: [&str; 6] = ["sh", "sleep", "mkdir", "true", "cat", "kill"];
 
 /// Programs of this host that the tests start, taken along with the libraries they are linked with.
-pub(super) const BORROWED: [&str; 1] = ["bwrap"];
+pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "umount", "unshare"];
 
 /// Test programs of the packages that ask something of the kernel, and the parts of them that do.
 const ASKING: [(&str, &[&str]); 4] =
@@ -37,11 +45,14 @@ const SCRIPTED: [(&str, &[&str]); 3] = [
 
 /// How a program is run inside a machine; None for one that asks nothing of the kernel.
 pub(super) fn run_of(program: &Program) -> Option<Run> {
-    let mut arguments = Vec::new();
+    let (mut arguments, mut environment) = (Vec::new(), Vec::new());
     if program.is_tier() {
         let asks = ["host_", "race_", "crash_"].iter().any(|tier| program.target.starts_with(tier));
         if !asks {
             return None;
+        }
+        if !FIRST_RUNG.contains(&&*program.target) {
+            environment.extend(LAST_RUNG.map(|(name, value)| (name.to_owned(), value.to_owned())));
         }
     } else {
         let (_, parts) = ASKING.iter().find(|(target, _)| program.test && program.target == *target)?;
@@ -51,5 +62,5 @@ pub(super) fn run_of(program: &Program) -> Option<Run> {
             arguments.extend(["--skip".to_owned(), (*left_out).to_owned()]);
         }
     }
-    Some(Run { name: program.target.clone(), arguments })
+    Some(Run { name: program.target.clone(), arguments, environment })
 }

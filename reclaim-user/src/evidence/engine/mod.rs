@@ -20,7 +20,9 @@ pub use walked::Asked;
 
 use super::clock::{Clock, Reading, Waited};
 use super::lacking::lacks;
+use super::layouts;
 use super::mount_fence::MountFence;
+use super::object;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
@@ -149,16 +151,23 @@ impl Engine {
     /// When the producer asked for does not work here, or no mount table can be read at all.
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
         let EngineOptions { evidence, watch, span } = options;
-        // Beside the probes: each of the two reads the kernel's type information and has the verifier look at programs.
+        // Beside the probes or the scan: it takes longer than either.
         let loading = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => None,
             EvidenceChoice::Auto | EvidenceChoice::Walk => {
-                Builder::new().name("loader".into()).spawn(Walker::load).ok()
+                // The loader first: the kernel's types are looked into by the other thread meanwhile.
+                let load = || {
+                    object::prepare();
+                    Walker::load()
+                };
+                Builder::new().name("loader".into()).spawn(load).ok()
             }
         };
         let (probes, probes_missing) = match (evidence, span) {
             (EvidenceChoice::Scan, _) => (None, Some("not asked for: --evidence scan".to_owned())),
             (EvidenceChoice::Auto | EvidenceChoice::Walk, Span::Question) => {
+                // The walk tells what is wrong with it.
+                let _ = layouts::of_running_kernel();
                 (None, Some("not attached for a single question".to_owned()))
             }
             (EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk, _) => match attach(span) {
@@ -173,6 +182,9 @@ impl Engine {
                 }
             },
         };
+        let mut scanner = Scanner::new(ScanOptions::from_environment());
+        let live = scanned(&mut scanner, &watch);
+        let taken = Instant::now();
         let (walker, walk_missing) = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => (None, Some("not asked for".to_owned())),
             EvidenceChoice::Auto | EvidenceChoice::Walk => match loading.map_or_else(Walker::load, joined) {
@@ -185,9 +197,8 @@ impl Engine {
                 }
             },
         };
-        let mut scanner = Scanner::new(ScanOptions::from_environment());
-        let live = scanned(&mut scanner, &watch)?;
-        let (now, counts) = (Instant::now(), Counts { baselines: 1, ..Counts::default() });
+        let live = live?;
+        let counts = Counts { baselines: 1, ..Counts::default() };
         let mut engine = Self {
             watch,
             scanner,
@@ -203,8 +214,8 @@ impl Engine {
             references: References::NONE,
             claims: None,
             live,
-            taken: now,
-            listed: now,
+            taken,
+            listed: taken,
             counts,
             events: Vec::new(),
         };

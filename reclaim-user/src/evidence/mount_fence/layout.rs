@@ -3,17 +3,27 @@
 use crate::evidence::btf::{LayoutError, Types};
 use reclaim_ebpf::fence_abi::FenceLayout;
 
-/// The layout of the kernel that BTF bytes describe, and for each hook BTF that tells the number of its function, or None
-/// where it has none. Pure.
+/// The kernel's functions that the hooks of a bind call, in the order of the fence's programs.
+pub(super) const HOOKS: [&str; 2] = ["bpf_lsm_move_mount", "bpf_lsm_sb_mount"];
+
+/// What the programs need to know of a kernel.
+#[derive(Clone, Debug)]
+pub(in crate::evidence) struct FenceTypes {
+    /// Offsets.
+    pub(super) layout: FenceLayout,
+    /// The numbers of the types of [`HOOKS`]; none where there is no such hook.
+    pub(super) hooks: [Option<u32>; 2],
+}
+
+/// The structures that [`layout`] looks into.
+pub(in crate::evidence) const WANTED: [&str; 7] =
+    ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "dentry"];
+
+/// What the kernel's types tell. Pure.
 ///
 /// # Errors
-/// The bytes are malformed or lack something that is needed.
-pub(super) fn layout<const HOOKS: usize>(
-    bytes: &[u8],
-    hooks: [&str; HOOKS],
-) -> Result<(FenceLayout, [Option<Vec<u8>>; HOOKS]), LayoutError> {
-    const WANTED: [&str; 7] = ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "dentry"];
-    let types = Types::index(bytes, &WANTED)?;
+/// The types are malformed or lack something that is needed.
+pub(in crate::evidence) fn layout(types: &Types<'_>) -> Result<FenceTypes, LayoutError> {
     let layout = FenceLayout {
         task_files: types.offset("task_struct", &["files"])?,
         task_fs: types.offset("task_struct", &["fs"])?,
@@ -25,15 +35,12 @@ pub(super) fn layout<const HOOKS: usize>(
         path_dentry: types.offset("path", &["dentry"])?,
         dentry_parent: types.offset("dentry", &["d_parent"])?,
     };
-    let mut numbers = [const { None }; HOOKS];
-    for (number, hook) in numbers.iter_mut().zip(hooks) {
-        *number = types.with_only(&format!("bpf_lsm_{hook}"))?;
-    }
-    Ok((layout, numbers))
+    let [moving, binding] = HOOKS;
+    Ok(FenceTypes { layout, hooks: [types.function(moving)?, types.function(binding)?] })
 }
 
-/// The words that the object's global has to hold, in the order of the structure.
-pub(super) fn words(layout: &FenceLayout) -> Vec<u32> {
+/// The bytes that the object's global has to hold, in the order of the structure.
+pub(super) fn bytes(layout: &FenceLayout) -> Vec<u8> {
     let FenceLayout {
         task_files,
         task_fs,
@@ -45,5 +52,6 @@ pub(super) fn words(layout: &FenceLayout) -> Vec<u32> {
         path_dentry,
         dentry_parent,
     } = *layout;
-    vec![task_files, task_fs, files_fdt, fdt_max, fdt_fd, file_dentry, fs_working, path_dentry, dentry_parent]
+    let words = [task_files, task_fs, files_fdt, fdt_max, fdt_fd, file_dentry, fs_working, path_dentry, dentry_parent];
+    words.map(u32::to_ne_bytes).concat()
 }

@@ -5,15 +5,17 @@
 //! kernel tells that by a descriptor, by the working directory or by `move_mount`. The kernel takes it down with the
 //! process, however that ends.
 
-mod layout;
+pub(super) mod layout;
 
 use super::btf::{self, LayoutError};
 use super::features::Answer;
-use super::object::OBJECT;
+use super::layouts;
+use super::object::{self, Given};
 use super::probes::privileges;
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::{Lsm, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
-use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader, Endianness};
+use aya::{Btf, BtfError, Ebpf, EbpfError, Endianness};
+use layout::{FenceTypes, HOOKS};
 use reclaim_ebpf::fence_abi::{
     FENCE_BIND_PROGRAM, FENCE_LAYOUT_GLOBAL, FENCE_MOVE_PROGRAM, FENCE_STORE_PROGRAM, FENCE_STORES_MAP,
 };
@@ -116,14 +118,14 @@ impl MountFence {
     }
 
     fn load() -> Result<Self, FenceError> {
-        let (layout, numbers) = layout::layout(&btf::vmlinux()?, PROGRAMS.map(|(_, hook)| hook))?;
-        let words = layout::words(&layout);
-        let mut loader = EbpfLoader::new();
-        loader.btf(None).override_global(FENCE_LAYOUT_GLOBAL, &words[..], true);
-        let mut programs = loader.load(OBJECT).map_err(|error| FenceError::Load(Box::new(error)))?;
+        let FenceTypes { layout, hooks } = layouts::of_running_kernel()?.mount_fence.clone()?;
+        let layout = layout::bytes(&layout);
+        let given = Given { globals: &[(FENCE_LAYOUT_GLOBAL, &layout)], sizes: &[] };
+        let mut programs = object::load(&given).map_err(|error| FenceError::Load(Box::new(error)))?;
         recorder(&mut programs)?.load().map_err(refused(FENCE_STORE_PROGRAM))?;
-        for ((name, hook), number) in PROGRAMS.into_iter().zip(numbers) {
-            let types = Btf::parse(&number.ok_or(FenceError::NoHook { hook })?, Endianness::default())?;
+        for (((name, hook), function), number) in PROGRAMS.into_iter().zip(HOOKS).zip(hooks) {
+            let types = btf::only(function, number.ok_or(FenceError::NoHook { hook })?)?;
+            let types = Btf::parse(&types, Endianness::default())?;
             let program = programs.program_mut(name).ok_or(FenceError::Object { name })?;
             let program: &mut Lsm = program.try_into().map_err(refused(name))?;
             program.load(hook, &types).map_err(refused(name))?;
