@@ -8,10 +8,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 cases! {
-    type_information: service, command;
-    bpf_system_call: service, command;
+    type_information: command;
+    bpf_system_call: command;
     walk: service, command;
-    mount_clock: service, command;
+    mount_clock: command;
     task_iterator: service, command;
     type_information_and_mount_list: command;
     bpf_system_call_and_namespace_list: service;
