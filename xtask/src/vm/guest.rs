@@ -182,6 +182,7 @@ fn output_of(run: &Run, plan: &Plan) -> Result<String> {
         .env("RECLAIM_BIN", inside("reclaim"))
         .env("RECLAIM_TEST_HELPER", inside("reclaim-test-helper"))
         .env("RECLAIM_TEST_SHARE", plan.share.to_string())
+        .envs(run.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
