@@ -12,6 +12,8 @@ use std::sync::Arc;
 use reclaim_ebpf::abi::Layout;
 use thiserror::Error;
 
+use super::lacking::{self, lacks};
+
 pub(super) mod functions;
 
 /// Where the kernel shows its type information, with CONFIG_DEBUG_INFO_BTF.
@@ -107,7 +109,8 @@ pub(super) fn vmlinux() -> Result<Vec<u8>, LayoutError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LayoutError> {
-    std::fs::read(path).map_err(|source| LayoutError::Read { path: path.to_owned(), source: Arc::new(source) })
+    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { std::fs::read(path) };
+    bytes.map_err(|source| LayoutError::Read { path: path.to_owned(), source: Arc::new(source) })
 }
 
 /// The layout of the kernel that BTF bytes describe. Pure.

@@ -4,6 +4,7 @@
 //! the offsets are kept: the text has several megabytes.
 
 use super::btf::{self, LayoutError, Types};
+use super::mount_fence::layout::{self as mount_fence, FenceTypes};
 use super::references::layout::{self as references, ReferenceTypes};
 use super::walk::layout as walk;
 use reclaim_ebpf::abi::Layout;
@@ -20,6 +21,8 @@ pub(super) struct Layouts {
     pub(super) walk: Result<WalkLayout, LayoutError>,
     /// For references.
     pub(super) references: Result<ReferenceTypes, LayoutError>,
+    /// For the mount fence.
+    pub(super) mount_fence: Result<FenceTypes, LayoutError>,
 }
 
 /// Those of the running kernel.
@@ -34,11 +37,13 @@ pub(super) fn of_running_kernel() -> Result<&'static Layouts, LayoutError> {
         return Ok(layouts);
     }
     let bytes = btf::vmlinux()?;
-    let wanted: BTreeSet<&str> = [&btf::WANTED[..], &walk::WANTED, &references::WANTED].concat().into_iter().collect();
+    let wanted: BTreeSet<&str> =
+        [&btf::WANTED[..], &walk::WANTED, &references::WANTED, &mount_fence::WANTED].concat().into_iter().collect();
     let types = Types::index(&bytes, &wanted.into_iter().collect::<Vec<_>>())?;
     Ok(LAYOUTS.get_or_init(|| Layouts {
         probes: btf::of_types(&types),
         walk: walk::layout(&types),
         references: references::layout(&types),
+        mount_fence: mount_fence::layout(&types),
     }))
 }

@@ -96,7 +96,8 @@ pub fn pass<E: EvidenceSource>(
         hand: None,
     };
     let result = pass.run();
-    let Pass { report, claim, truncated, store, root, .. } = pass;
+    let Pass { report, claim, truncated, store, root, evidence, .. } = pass;
+    evidence.guard(None);
     if let Some(store) = store {
         store.close(&root);
     }
@@ -185,6 +186,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         if entries.is_empty() {
             return self.remove_batches(store, &batches);
         }
+        self.evidence.guard(store.map(Store::directory));
         crash::step("after-condemn");
         let waited = self.wait();
         // One group at a time, and no proof is older than it has to be.

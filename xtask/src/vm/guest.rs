@@ -97,6 +97,7 @@ fn prepare() -> Result<Plan> {
         ("devtmpfs", "/dev"),
         ("tmpfs", "/tmp"),
         ("tracefs", "/sys/kernel/tracing"),
+        ("securityfs", "/sys/kernel/security"),
     ];
     for (kind, place) in places {
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)

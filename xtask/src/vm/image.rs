@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::archive::Archive;
 use super::guest::{PLACES, PLAN, PROGRAMS_PLACE, Plan};
-use super::programs::{BORROWED, COMMANDS, MODULES, run_of};
+use super::programs::{BORROWED, COMMANDS, Extent, MODULES, run_of};
 use super::{Kernel, files};
 use crate::command::{find, output};
 use crate::programs::Program;
@@ -19,7 +19,13 @@ use crate::programs::Program;
 ///
 /// # Errors
 /// Something that belongs there is not to be had, or the file cannot be written.
-pub(super) fn write(path: &Path, kernel: &Kernel, programs: &[Program], busybox: &Path, share: u32) -> Result<()> {
+pub(super) fn write(
+    path: &Path,
+    kernel: &Kernel,
+    programs: &[Program],
+    busybox: &Path,
+    (extent, share): (Extent, u32),
+) -> Result<()> {
     let wrong = || format!("cannot write {}", path.display());
     let output = fs::File::create(path).with_context(wrong)?;
     let mut archive = Archive::new(io::BufWriter::new(output));
@@ -37,7 +43,7 @@ pub(super) fn write(path: &Path, kernel: &Kernel, programs: &[Program], busybox:
     }
     let mut plan = Plan { binary: built(programs, "reclaim")?.to_owned(), share, runs: Vec::new() };
     for program in programs {
-        if let Some(run) = run_of(program) {
+        if let Some(run) = run_of(program, extent) {
             archive.program(&inside(&run.name), &read(&program.path)?).with_context(wrong)?;
             plan.runs.push(run);
         }

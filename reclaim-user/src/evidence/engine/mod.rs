@@ -16,10 +16,12 @@ mod walked;
 
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
-pub use walked::Asked;
+pub use walked::{Asked, prove_walk};
 
-use super::clock::{Reading, Waited};
+use super::clock::{Clock, Reading, Waited};
+use super::lacking::lacks;
 use super::layouts;
+use super::mount_fence::MountFence;
 use super::object;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
@@ -33,9 +35,10 @@ use crate::model::live::{self, LiveSet};
 use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -121,6 +124,8 @@ pub struct Engine {
     /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
     unasked: bool,
     finder: Finder,
+    /// Keeps others from binding condemned entries; None where that is not wanted or not to be had.
+    mount_fence: Option<MountFence>,
     references: References,
     /// The claims of the last confirmation: of mounts, and of mount tables.
     claims: Option<(Coverage, Coverage)>,
@@ -205,6 +210,7 @@ impl Engine {
             asked: None,
             unasked: true,
             finder: Finder::default(),
+            mount_fence: None,
             references: References::NONE,
             claims: None,
             live,
@@ -230,6 +236,19 @@ impl Engine {
         }
     }
 
+    /// Keeps others from binding condemned entries from here on, where the kernel offers that; or no longer.
+    pub fn refuse_binds(&mut self, wanted: bool) {
+        if !wanted {
+            self.mount_fence = None;
+        } else if self.mount_fence.is_none() {
+            self.mount_fence = MountFence::attach()
+                .inspect_err(|error| {
+                    warn!("binds of condemned entries cannot be refused, only found: {}", error_chain(error));
+                })
+                .ok();
+        }
+    }
+
     /// Takes the kernel's records off the ring, so that it does not fill. Reads no namespace.
     ///
     /// # Errors
@@ -243,6 +262,11 @@ impl Engine {
     #[must_use]
     pub fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.probes.as_ref().map(Probes::poll_fd)
+    }
+
+    /// The mount clock, which the probes keep.
+    fn clock(&self) -> Option<&Clock> {
+        self.probes.as_ref().filter(|_| !lacks("clock")).map(Probes::clock)
     }
 
     /// Who speaks for the live set: the probes, or the last scan alone.
@@ -386,12 +410,18 @@ impl EvidenceSource for Engine {
         Ok(View { walks: self.walker.is_some(), ..self.view() })
     }
 
+    fn guard(&mut self, store: Option<BorrowedFd<'_>>) {
+        if let Some(Err(error)) = self.mount_fence.as_mut().map(|fence| fence.guard(store)) {
+            warn!("binds of condemned entries are not refused, only found: {}", error_chain(&error));
+            self.mount_fence = None;
+        }
+    }
+
     fn settle(&mut self, limit: Duration) -> Settled {
-        let Some(probes) = &self.probes else {
+        let Some(clock) = self.clock() else {
             std::thread::sleep(SETTLING);
             return Settled::Fixed(SETTLING);
         };
-        let clock = probes.clock();
         match clock.wait_since(clock.now().entered, Instant::now() + limit) {
             Waited::Done => Settled::Clock,
             Waited::Overdue { calls } => Settled::Overdue { calls: calls.iter().map(ToString::to_string).collect() },

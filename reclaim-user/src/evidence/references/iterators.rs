@@ -3,6 +3,7 @@
 use super::layout::{self, ReferenceTypes};
 use super::{Found, add, known_answer};
 use crate::evidence::btf::{self, LayoutError};
+use crate::evidence::lacking::lacks;
 use crate::evidence::layouts;
 use crate::evidence::object::{self, Given};
 use crate::evidence::procfs::{Procfs, ProcfsError};
@@ -180,6 +181,7 @@ impl Iterators {
     pub(super) fn with(room: u32) -> Result<Self, ReferenceError> {
         let ReferenceTypes { layout, iterator: number } = layouts::of_running_kernel()?.references.clone()?;
         let layout = layout::bytes(&layout);
+        let number = number.filter(|_| !lacks("references"));
         let types = btf::only(layout::ITERATOR, number.ok_or(ReferenceError::NoIterator)?)?;
         let types = Btf::parse(&types, aya::Endianness::default())?;
         let given = Given { globals: &[(REFERENCE_LAYOUT_GLOBAL, &layout)], sizes: &[(REFERENCE_OUTPUT_MAP, room)] };

@@ -7,6 +7,7 @@
 pub(super) mod layout;
 
 use super::btf::LayoutError;
+use super::lacking::{self, lacks};
 use super::layouts;
 use super::object::{self, Given};
 use crate::model::id::{MountId, NamespaceId};
@@ -23,7 +24,7 @@ use reclaim_ebpf::walk_abi::{
     WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -175,6 +176,9 @@ impl Walker {
         let layout_bytes = layout::bytes(&layout);
         let given = Given { globals: &[(WALK_LAYOUT_GLOBAL, &layout_bytes)], sizes: &[(WALK_OUTPUT_MAP, room)] };
         let mut programs = object::load(&given).map_err(|error| WalkError::Load(Box::new(error)))?;
+        if lacks("walk") {
+            return Err(WalkError::Program(Box::new(lacking::answer(ErrorKind::InvalidInput).into())));
+        }
         // Before any map is taken out: the program refers to them by descriptor.
         program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
         let state = memory(&mut programs, WALK_STATE_MAP, STATE_WORDS)?;
