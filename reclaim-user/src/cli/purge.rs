@@ -54,7 +54,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     for id in &ids {
         purge::check(&context.loaded.config, id)?;
     }
-    let mut worker = choose(context)?;
+    let mut worker = choose(context, arguments.dry_run)?;
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     let mut outcome = Outcome::Done;
     for id in &ids {
@@ -82,7 +82,7 @@ fn need_ids(context: &Context) -> Result<(), ConfigError> {
     }
 }
 
-fn choose(context: &Context) -> Result<Worker, Error> {
+fn choose(context: &Context, dry_run: bool) -> Result<Worker, Error> {
     // Who asks for one kind of evidence does not get whatever kind the service has.
     if context.evidence == EvidenceChoice::Auto {
         match Client::connect(&context.loaded.config.service.socket) {
@@ -99,7 +99,8 @@ fn choose(context: &Context) -> Result<Worker, Error> {
     let mut roots = Roots::place(&context.loaded.config);
     roots.check()?;
     warn_of_capabilities();
-    let engine = roots.engine(context.evidence, Span::Command)?;
+    let mut engine = roots.engine(context.evidence, Span::Command)?;
+    engine.refuse_binds(context.loaded.config.service.refuse_binds && !dry_run);
     Ok(Worker::Alone(Box::new(Alone { roots, engine, states: HashMap::new() })))
 }
 

@@ -126,7 +126,10 @@ pub fn purge<E: EvidenceSource>(
     for (at, site) in sites.iter().enumerate() {
         open.push(Open::new(*site, targets.iter().filter(|target| target.site == at), options.dry_run)?);
     }
+    // One store can be guarded at a time, and nothing rests on it.
+    evidence.guard(open.iter().flatten().find_map(|open| open.store.as_ref()).map(Store::directory));
     let result = act(&mut open, targets, evidence, options, between);
+    evidence.guard(None);
     for Open { root, store, .. } in open.into_iter().flatten() {
         if let Some(store) = store {
             store.close(&root);
