@@ -4,7 +4,7 @@ use crate::config::ConfigError;
 use crate::evidence::asked::AskedError;
 use crate::evidence::engine::EngineError;
 use crate::evidence::scan::ScanError;
-use crate::removal::RemovalError;
+use crate::removal::{KeepError, RemovalError};
 use crate::service::ServiceError;
 use crate::service::client::ClientError;
 use std::io;
@@ -89,6 +89,27 @@ pub enum Error {
         #[source]
         source: RemovalError,
     },
+    /// A keep.
+    #[error(transparent)]
+    Keep(#[from] KeepError),
+    /// A command that only root can do without a service.
+    #[error("`reclaim {command}` needs a running service, or root: {why}")]
+    NeedsRoot {
+        /// The command.
+        command: &'static str,
+        /// Why there is no service to ask.
+        why: String,
+    },
+    /// An argument that means nothing.
+    #[error("{argument}: {what}; {remedy}")]
+    Argument {
+        /// The argument.
+        argument: &'static str,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The service.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -105,7 +126,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) => exit::USAGE,
+            Self::Config(_) | Self::Argument { .. } | Self::Keep(KeepError::NoEntry { .. }) => exit::USAGE,
             Self::Engine(EngineError::NoWalk(_) | EngineError::Unavailable { .. }) => exit::WEAK,
             Self::Removal { source: RemovalError::Configuration { .. }, .. } => exit::USAGE,
             Self::Removal { source: RemovalError::Busy { .. }, .. } => exit::BUSY,
@@ -116,6 +137,8 @@ impl Error {
             | Self::Scan(_)
             | Self::Asked(_)
             | Self::Removal { .. }
+            | Self::Keep(_)
+            | Self::NeedsRoot { .. }
             | Self::Service(_)
             | Self::Client(_)
             | Self::Output(_) => exit::FAILED,

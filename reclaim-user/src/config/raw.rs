@@ -15,8 +15,21 @@ pub(super) const DOCUMENT_KEYS: &[&str] = &["service", "root", "owned"];
 pub(super) const SERVICE_KEYS: &[&str] = &["every", "budget", "state_dir", "socket", "metrics"];
 /// Keys of `[[root]]`.
 pub(super) const ROOT_KEYS: &[&str] = &[
-    "name", "path", "owner", "match", "kind", "mode", "min_age", "backstop", "retain", "remove", "pile", "once",
-    "leases", "claims",
+    "name",
+    "path",
+    "owner",
+    "match",
+    "kind",
+    "mode",
+    "min_age",
+    "backstop",
+    "retain",
+    "retain_from",
+    "remove",
+    "pile",
+    "once",
+    "leases",
+    "claims",
 ];
 
 /// The whole file.
@@ -54,6 +67,7 @@ pub(super) struct Root {
     pub(super) min_age: Field,
     pub(super) backstop: Field,
     pub(super) retain: Field,
+    pub(super) retain_from: Field,
     pub(super) remove: Field,
     pub(super) pile: Field,
     pub(super) once: Field,

@@ -5,6 +5,7 @@ use super::error::failed;
 use super::examine::{Examined, Settled};
 use super::leases::{Held, Leases};
 use super::lock::{STORE, Store};
+use super::manifest::Witness;
 use super::process::start_ticks;
 use crate::evidence::source::CondemnedIn;
 use crate::model::fence::FileKind;
@@ -88,6 +89,8 @@ pub(super) struct Condemned {
     pub(super) named: Option<Named>,
     /// The process of its name was asked about in this pass, and is gone.
     pub(super) process_gone: bool,
+    /// The manifest that it was judged by; none where there is none to judge by, or it was not judged in this pass.
+    pub(super) witness: Option<Witness>,
     /// The lock on it, held until it is removed or has its name back.
     pub(super) lease: Option<Held>,
 }
@@ -99,15 +102,17 @@ impl Condemned {
     }
 
     /// What need not be asked again.
-    pub(super) fn settled(&self) -> Settled {
-        Settled { process_gone: self.process_gone, leased: self.lease.is_some() }
+    pub(super) fn settled(&self) -> Settled<'_> {
+        let (own_name, witness) = (self.stored.as_ref().map(|_| self.name.as_c_str()), self.witness);
+        Settled { own_name, witness, process_gone: self.process_gone, leased: self.lease.is_some() }
     }
 
     /// One that an earlier pass condemned. Nothing about it is settled.
     pub(super) fn leftover(name: CString, stored: Option<CString>, batch: usize, file: &FileStatus) -> Self {
         let FileStatus { identity, status, .. } = *file;
         let (kind, owner) = (status.kind, status.owner);
-        Self { name, stored, batch, identity, kind, owner, empty: false, named: None, process_gone: false, lease: None }
+        let (empty, named, process_gone, witness, lease) = (false, None, false, None, None);
+        Self { name, stored, batch, identity, kind, owner, empty, named, process_gone, witness, lease }
     }
 }
 
@@ -182,10 +187,21 @@ pub(super) fn condemn(
 ) -> Result<(), (CString, NotCondemned)> {
     match moved(store, root, group, &name, &examined) {
         Ok((batch, stored)) => {
-            let Examined { identity, kind, owner, empty, named, process_gone, lease } = examined;
+            let Examined { identity, kind, owner, empty, named, process_gone, witness, lease } = examined;
             let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
-            let entry = Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, lease };
-            group.entries.push(entry);
+            group.entries.push(Condemned {
+                name,
+                stored,
+                batch,
+                identity,
+                kind,
+                owner,
+                empty,
+                named,
+                process_gone,
+                witness,
+                lease,
+            });
             crash::step("after-condemn-first");
             Ok(())
         }

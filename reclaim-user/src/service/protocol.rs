@@ -73,6 +73,21 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         root: Option<String>,
     },
+    /// Keep an entry for some time.
+    Keep {
+        /// The entry.
+        path: PathArgument,
+        /// For how long, as durations are written in the configuration.
+        #[serde(rename = "for")]
+        time: String,
+    },
+    /// End the keep of an entry.
+    Unkeep {
+        /// The entry.
+        path: PathArgument,
+    },
+    /// What is kept: everything for root, else the peer's own.
+    Keeps {},
     /// The service itself.
     Status {},
     /// One pass.
@@ -90,7 +105,7 @@ pub enum Request {
 }
 
 /// Operations that are named in the contract and belong to later work.
-const LATER: [&str; 3] = ["purge", "keep", "unkeep"];
+const LATER: [&str; 1] = ["purge"];
 
 /// Reads one request.
 ///
@@ -146,6 +161,9 @@ mod tests {
             r#"{"op":"query","paths":["/a",{"hex":"2fff"}]}"#,
             r#"{"op":"who","paths":[]}"#,
             r#"{"op":"pins"}"#,
+            r#"{"op":"keep","path":"/a","for":"7d"}"#,
+            r#"{"op":"unkeep","path":{"hex":"2fff"}}"#,
+            r#"{"op":"keeps"}"#,
             r#"{"op":"status"}"#,
             r#"{"op":"sweep","roots":["x"],"dry_run":true,"entries":false}"#,
         ] {

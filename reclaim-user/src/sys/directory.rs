@@ -55,6 +55,17 @@ pub fn open_entry(directory: impl AsFd, name: &CStr, is_directory: bool) -> Resu
     again(|| openat2(&directory, name, OpenHow::new().flags(flags).resolve(below())))
 }
 
+/// Opens `name` for telling what it is, whatever kind of file it is; nothing of it can be read that way.
+///
+/// # Errors
+/// As [`open_child`]. A link is opened itself.
+pub fn open_handle(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    // Without RESOLVE_NO_SYMLINKS, which would refuse a link in the last place even so.
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    again(|| openat2(&directory, name, OpenHow::new().flags(flags).resolve(resolve)))
+}
+
 fn below() -> ResolveFlag {
     ResolveFlag::RESOLVE_BENEATH
         | ResolveFlag::RESOLVE_NO_XDEV

@@ -74,9 +74,12 @@ impl Room {
             min_age: Duration::ZERO,
             backstop: None,
             retain: None,
+            retain_from: None,
             remove: RemoveRule::Empty,
             pile: None,
+            once: false,
             leases: true,
+            claims: None,
         }
     }
 
