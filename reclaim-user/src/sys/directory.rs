@@ -109,6 +109,24 @@ pub fn lease(file: OwnedFd) -> Result<Leased, Errno> {
     Errno::result(result).map(|_| Leased(file))
 }
 
+/// Takes a file lease on an open file, so that whoever opens it without waiting is told to try again. The signal that asks
+/// for it back is one that nobody heeds.
+///
+/// # Errors
+/// The error of `fcntl`.
+#[cfg(test)]
+pub fn lease_against_opening(file: impl AsFd) -> Result<(), Errno> {
+    // From <fcntl.h>: which signal asks, instead of SIGIO, which ends a process.
+    const F_SETSIG: libc::c_int = 10;
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: takes no pointer, and the descriptor is open.
+    let result = unsafe { libc::fcntl(file, F_SETSIG, libc::SIGCHLD) };
+    Errno::result(result)?;
+    // SAFETY: takes no pointer, and the descriptor is open.
+    let result = unsafe { libc::fcntl(file, libc::F_SETLEASE, libc::F_WRLCK) };
+    Errno::result(result).map(drop)
+}
+
 /// Makes the directory `name` for its owner alone.
 ///
 /// # Errors
