@@ -17,8 +17,10 @@ pub(super) struct Run {
 pub(super) const MODULES: [&str; 2] = ["overlay", "fuse"];
 
 /// Commands of busybox that the tests start.
-pub(super) const COMMANDS: [&str; 11] =
-    ["sh", "mount", "umount", "unshare", "nsenter", "chattr", "sleep", "mkdir", "true", "cat", "kill"];
+pub(super) const COMMANDS: [&str; 14] = [
+    "sh", "mount", "umount", "unshare", "nsenter", "chattr", "sleep", "mkdir", "true", "cat", "kill", "head", "printf",
+    "touch",
+];
 
 /// Programs of this host that the tests start, taken along with the libraries they are linked with.
 pub(super) const BORROWED: [&str; 1] = ["bwrap"];
