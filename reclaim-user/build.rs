@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use object::build::elf::{Builder, SectionData};
+
 #[path = "../xtask/src/toolchain.rs"]
 mod toolchain;
 
@@ -70,6 +72,28 @@ fn build() -> Result<PathBuf, String> {
     }
     let built = target_directory.join(BPF_TARGET).join("release/reclaim-ebpf");
     let object = out_directory.join("reclaim-ebpf");
-    fs::copy(&built, &object).map_err(|error| format!("{} cannot be copied to OUT_DIR ({error}).", built.display()))?;
+    let bytes = fs::read(&built).map_err(|error| format!("{} cannot be read ({error}).", built.display()))?;
+    let bytes = without_debug_sections(&bytes)
+        .map_err(|error| format!("The debug sections of {} cannot be left out ({error}).", built.display()))?;
+    fs::write(&object, bytes).map_err(|error| format!("{} cannot be written ({error}).", object.display()))?;
     Ok(object)
+}
+
+/// The object without DWARF, which is most of it, and which the loader would read each time. The types that the kernel
+/// wants to know are in sections of their own, made from it.
+fn without_debug_sections(object: &[u8]) -> Result<Vec<u8>, object::build::Error> {
+    let mut builder = Builder::read(object)?;
+    let is_debug = |name: &[u8]| name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+    for section in builder.sections.iter_mut().filter(|section| is_debug(&section.name)) {
+        section.delete = true;
+    }
+    builder.delete_orphans();
+    // LLVM keeps the names of sections among those of symbols, which the builder does not.
+    let names = builder.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = object::elf::SHT_STRTAB;
+    names.data = SectionData::SectionString;
+    let mut written = Vec::new();
+    builder.write(&mut written)?;
+    Ok(written)
 }

@@ -4,5 +4,6 @@
 #![no_std]
 
 pub mod abi;
+pub mod fence_abi;
 pub mod reference_abi;
 pub mod walk_abi;

@@ -13,6 +13,8 @@ mod clock;
 #[cfg(target_arch = "bpf")]
 mod emit;
 #[cfg(target_arch = "bpf")]
+mod fence;
+#[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod maps;

@@ -57,6 +57,7 @@ pub struct ConfigFile {
     every: String,
     budget: String,
     metrics: Option<SocketAddr>,
+    refuse_binds: bool,
     roots: Vec<Root>,
 }
 
@@ -73,6 +74,7 @@ impl ConfigFile {
             every: "1h".to_owned(),
             budget: "120s".to_owned(),
             metrics: None,
+            refuse_binds: false,
             roots: roots.into_iter().collect(),
         };
         config.write_again();
@@ -106,6 +108,15 @@ impl ConfigFile {
         self
     }
 
+    /// Keeps others from binding condemned entries, or does not.
+    #[track_caller]
+    #[must_use]
+    pub fn refuse_binds(mut self, refuse: bool) -> Self {
+        self.refuse_binds = refuse;
+        self.write_again();
+        self
+    }
+
     /// Changes the roots and writes the file again.
     #[track_caller]
     pub fn change_roots(&mut self, roots: impl IntoIterator<Item = Root>) {
@@ -127,9 +138,9 @@ impl ConfigFile {
     /// The text of the file.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let Self { path: _, socket, state, every, budget, metrics, roots } = self;
+        let Self { path: _, socket, state, every, budget, metrics, refuse_binds, roots } = self;
         let mut text = format!(
-            "[service]\nevery = '{every}'\nbudget = '{budget}'\nstate_dir = '{}'\nsocket = '{}'\n",
+            "[service]\nevery = '{every}'\nbudget = '{budget}'\nstate_dir = '{}'\nsocket = '{}'\nrefuse_binds = {refuse_binds}\n",
             state.display(),
             socket.display()
         );

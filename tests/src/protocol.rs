@@ -58,7 +58,9 @@ pub enum Request {
     Read(PathBytes),
     /// Send one line to a socket: answers the line that comes back.
     AskSocket(PathBytes, String),
-    /// Keep an open descriptor of a path.
+    /// Take a copy of the mounts at the first path (`open_tree`) and put it on the second (`move_mount`).
+    BindTree(PathBytes, PathBytes),
+    /// Keep an open descriptor of a path: answers its number.
     Hold(PathBytes),
     /// Take an exclusive lock on a path and keep it.
     Lock(PathBytes),

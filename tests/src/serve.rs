@@ -6,12 +6,15 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{Gid, Uid, chroot, getppid, gettid, setgroups, setresgid, setresuid};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{self, Child, Command, Stdio};
@@ -77,7 +80,18 @@ impl Server {
             Request::Unlink(path) => fs::remove_file(path.as_path()).or_say("unlink")?,
             Request::Read(path) => return fs::read_to_string(path.as_path()).or_say("read a file"),
             Request::AskSocket(path, line) => return ask_socket(path.as_path(), &line),
-            Request::Hold(path) => self.held.push(File::open(path.as_path()).or_say("open")?),
+            Request::BindTree(source, target) => {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                let tree = open_tree(CWD, source.as_path(), flags).or_say("open_tree")?;
+                let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+                move_mount(tree, "", CWD, target.as_path(), flags).or_say("move_mount")?;
+            }
+            Request::Hold(path) => {
+                let file = File::open(path.as_path()).or_say("open")?;
+                let number = file.as_raw_fd().to_string();
+                self.held.push(file);
+                return Ok(number);
+            }
             Request::Lock(path) => {
                 let file = File::open(path.as_path()).or_say("open")?;
                 let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error);

@@ -13,6 +13,8 @@ pub enum Mode {
     Service,
     /// One process for each command, which scans.
     Scan,
+    /// One process for each command, with the best evidence there is.
+    Command,
     /// As [`Mode::Scan`], on a kernel that can neither list namespaces nor mounts.
     Fallback,
 }
@@ -37,9 +39,22 @@ impl Subject {
     #[track_caller]
     #[must_use]
     pub fn start_with(host: &Host, mode: Mode, config: &ConfigFile) -> Self {
-        let reclaim = Reclaim::with(config);
+        Self::start_reclaim(host, mode, config, Reclaim::with(config))
+    }
+
+    /// As [`Subject::start`], on a kernel that lacks what a list names, as in `RECLAIM_TEST_DISABLE`.
+    #[track_caller]
+    #[must_use]
+    pub fn start_without(host: &Host, mode: Mode, lacking: &str) -> Self {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        let reclaim = Reclaim::with(&config).variable("RECLAIM_TEST_DISABLE", lacking).within(Duration::from_secs(240));
+        Self::start_reclaim(host, mode, &config, reclaim)
+    }
+
+    #[track_caller]
+    fn start_reclaim(host: &Host, mode: Mode, config: &ConfigFile, reclaim: Reclaim) -> Self {
         let reclaim = match mode {
-            Mode::Service => reclaim,
+            Mode::Service | Mode::Command => reclaim,
             Mode::Scan => reclaim.evidence("scan"),
             Mode::Fallback => reclaim.evidence("scan").variable("RECLAIM_TEST_DISABLE", "listmount,nslist"),
         };
@@ -137,6 +152,12 @@ macro_rules! cases {
         #[test]
         fn service() {
             $crate::private_host(|host| super::$case(host, $crate::Mode::Service));
+        }
+    };
+    (@mode $case:ident command) => {
+        #[test]
+        fn command() {
+            $crate::private_host(|host| super::$case(host, $crate::Mode::Command));
         }
     };
     (@mode $case:ident scan) => {

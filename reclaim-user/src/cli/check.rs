@@ -6,6 +6,7 @@ use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::evidence::features::{self, Answer, Feature};
+use crate::evidence::mount_fence;
 use crate::evidence::references::Finder;
 use crate::model::calendar;
 use crate::model::check::{
@@ -37,7 +38,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     });
     faults.extend(loaded.notes.iter().map(|note| fault("configuration", false, note.clone())));
     let references = Finder::default().answer();
-    tell_features(&mut output, &references)?;
+    tell_features(&mut output, &references, loaded.config.service.refuse_binds)?;
     tell_capabilities(&mut output)?;
     let roots = Roots::place(&loaded.config.roots);
     let state_dir = &loaded.config.service.state_dir;
@@ -82,12 +83,17 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     })
 }
 
-fn tell_features(output: &mut Output, references: &Answer) -> io::Result<()> {
+fn tell_features(output: &mut Output, references: &Answer, refuse_binds: bool) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
     let references =
         Feature { name: "task iterator", used_for: "who has a condemned entry open", answer: references.clone() };
+    let used_for = match refuse_binds {
+        true => "refusing to bind condemned entries",
+        false => "refusing to bind condemned entries; not asked for (refuse_binds)",
+    };
+    let fence = Feature { name: "mount fence", used_for, answer: mount_fence::answer() };
     for Feature { name, used_for, answer } in
-        features::probe().into_iter().chain(kernel::features()).chain([references])
+        features::probe().into_iter().chain(kernel::features()).chain([references, fence])
     {
         let (answer, why) = match answer {
             Answer::Yes => (Three::Yes, None),
@@ -225,6 +231,9 @@ fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> i
     }
     if let Some(why) = &status.probes_missing {
         output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;
+    }
+    if let Some(why) = &status.clock_missing {
+        output.line(&format!("clock\tno\t{}", text::escape(why.as_bytes())))?;
     }
     if let Some(why) = &status.clock_weakness {
         output.line(&format!("clock\tweaker\t{}", text::escape(why.as_bytes())))?;

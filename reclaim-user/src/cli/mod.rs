@@ -16,6 +16,7 @@ mod who;
 
 use crate::error::{Error, Outcome, chain, exit};
 use crate::evidence::engine::EvidenceChoice;
+use crate::evidence::lacking;
 use crate::render::output::Color;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use context::Context;
@@ -139,6 +140,10 @@ pub fn main() -> ExitCode {
         }
     };
     start_log(&globals, matches!(command, Command::Run));
+    if let Err(error) = lacking::begin() {
+        eprintln!("reclaim: cannot go without what RECLAIM_TEST_DISABLE names: {error}");
+        return ExitCode::from(exit::FAILED);
+    }
     match dispatch(globals, command) {
         Ok(outcome) => outcome.into(),
         Err(error) => {

@@ -44,6 +44,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
     let mut roots = context.roots()?;
     warn_of_capabilities();
     let mut engine = roots.engine(context.evidence, Span::Command)?;
+    engine.refuse_binds(context.loaded.config.service.refuse_binds && !arguments.dry_run);
     let options = PassOptions {
         budget: context.loaded.config.service.budget,
         dry_run: arguments.dry_run,

@@ -29,6 +29,7 @@ fn every_fault_names_line_key_and_remedy() {
         ("[service]\nbudget = \"0s\"\n".into(), 2, "`service.budget`", "give it some time"),
         ("[service]\nsocket = \"run/x\"\n".into(), 2, "`service.socket`", "begin it with /"),
         ("[service]\nmetrics = \"9467\"\n".into(), 2, "`service.metrics`", "127.0.0.1:9467"),
+        ("[service]\nrefuse_binds = \"yes\"\n".into(), 2, "`service.refuse_binds`", "true or false"),
         ("[service]\n\nstate_dir = 3\n".into(), 3, "`service.state_dir`", "between quotes"),
         ("service = 3\n".into(), 1, "`service`", "write [service] once"),
         ("root = 3\n".into(), 1, "`root`", "[[root]]"),
@@ -157,7 +158,7 @@ fn the_documented_example_and_the_defaults() {
     assert!(loaded.notes.is_empty(), "{:?}", loaded.notes);
     assert_eq!(loaded.config.service.every, Duration::from_secs(300));
     assert_eq!(loaded.config.service.budget, Duration::from_secs(10));
-    assert_eq!(loaded.config.service.metrics, None);
+    assert_eq!((loaded.config.service.metrics, loaded.config.service.refuse_binds), (None, false));
     let [sources, plain] = &loaded.config.roots[..] else { panic!("two roots") };
     assert_eq!(sources.path, Path::new("/no/such/1000"));
     assert_eq!((sources.owner, sources.mode, sources.pile), (Some(1000), Some(0o700), Some(64)));

@@ -81,6 +81,8 @@ pub struct ServiceConfig {
     pub socket: PathBuf,
     /// Where metrics are served; none means not at all.
     pub metrics: Option<SocketAddr>,
+    /// Others are kept from binding condemned entries, where the kernel offers that.
+    pub refuse_binds: bool,
 }
 
 impl Default for ServiceConfig {
@@ -91,6 +93,7 @@ impl Default for ServiceConfig {
             state_dir: PathBuf::from("/var/lib/reclaim"),
             socket: PathBuf::from("/run/reclaim/control.sock"),
             metrics: None,
+            refuse_binds: false,
         }
     }
 }

@@ -7,9 +7,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use reclaim_ebpf::abi::Layout;
 use thiserror::Error;
+
+use super::lacking::{self, lacks};
 
 pub(super) mod functions;
 
@@ -28,7 +31,7 @@ const REGS: [&str; 3] = ["syscallno", "orig_x0", "orig_x0"];
 const REGS: [&str; 3] = ["a7", "orig_a0", "orig_a0"];
 
 /// Why the offsets are not to be had.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum LayoutError {
     /// The file cannot be read.
     #[error(
@@ -39,7 +42,7 @@ pub enum LayoutError {
         path: PathBuf,
         /// What the kernel said.
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The bytes are not what the format says.
     #[error("kernel type information is malformed at byte {offset}: {what}")]
@@ -86,7 +89,7 @@ pub enum LayoutError {
 /// # Errors
 /// The type information cannot be read or lacks something that the programs need.
 pub fn running_kernel() -> Result<Layout, LayoutError> {
-    from_file(Path::new(VMLINUX))
+    super::layouts::of_running_kernel()?.probes.clone()
 }
 
 /// The layout of the kernel that a file describes.
@@ -106,7 +109,8 @@ pub(super) fn vmlinux() -> Result<Vec<u8>, LayoutError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LayoutError> {
-    std::fs::read(path).map_err(|source| LayoutError::Read { path: path.to_owned(), source })
+    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { std::fs::read(path) };
+    bytes.map_err(|source| LayoutError::Read { path: path.to_owned(), source: Arc::new(source) })
 }
 
 /// The layout of the kernel that BTF bytes describe. Pure.
@@ -114,8 +118,15 @@ fn read(path: &Path) -> Result<Vec<u8>, LayoutError> {
 /// # Errors
 /// The bytes are malformed or lack something that the programs need.
 pub fn layout(bytes: &[u8]) -> Result<Layout, LayoutError> {
-    const WANTED: [&str; 6] = ["task_struct", "nsproxy", "mnt_namespace", "ns_common", "signal_struct", "pt_regs"];
-    let types = Types::index(bytes, &WANTED)?;
+    of_types(&Types::index(bytes, &WANTED)?)
+}
+
+/// The structures that [`of_types`] looks into.
+pub(super) const WANTED: [&str; 6] =
+    ["task_struct", "nsproxy", "mnt_namespace", "ns_common", "signal_struct", "pt_regs"];
+
+/// As [`layout`], of types that were found already.
+pub(super) fn of_types(types: &Types<'_>) -> Result<Layout, LayoutError> {
     Ok(Layout {
         task_nsproxy: types.offset("task_struct", &["nsproxy"])?,
         nsproxy_count: types.offset("nsproxy", &["count"])?,
@@ -210,7 +221,7 @@ impl<'a> Types<'a> {
             {
                 types.wanted.entry(name).or_default().push(number);
             }
-            at += HEAD + tail(head).ok_or(malformed(at, "unknown kind of type"))?;
+            at += HEAD + tail(head).ok_or_else(|| malformed(at, "unknown kind of type"))?;
         }
         if at == end { Ok(types) } else { Err(malformed(at, "the last type ends outside its section")) }
     }
@@ -235,34 +246,15 @@ impl<'a> Types<'a> {
         Ok(bits / 8)
     }
 
-    /// BTF in which a function has the number that it has here, and everything else is a declaration without a name; None
-    /// where there is no such function. Only the number counts for whoever loads a program that belongs to the function,
-    /// and parsing all types of a kernel to find it takes longer than all the rest of loading.
-    pub(super) fn with_only(&self, function: &str) -> Result<Option<Vec<u8>>, LayoutError> {
-        let mut number = None;
-        for (index, at) in self.begins.iter().enumerate() {
+    /// The number of a function; none where there is no such function.
+    pub(super) fn function(&self, name: &str) -> Result<Option<u32>, LayoutError> {
+        for (number, at) in (1..).zip(&self.begins) {
             let head = self.head_at(*at as usize)?;
-            if head.kind == KIND_FUNCTION && self.is_named(head.name, function.as_bytes()) {
-                number = Some(index);
-                break;
+            if head.kind == KIND_FUNCTION && self.is_named(head.name, name.as_bytes()) {
+                return Ok(Some(number));
             }
         }
-        let Some(number) = number else { return Ok(None) };
-        let types = (number + 1) * HEAD;
-        let strings = [&b"\0"[..], function.as_bytes(), b"\0"].concat();
-        let mut bytes = Vec::with_capacity(HEADER + types + strings.len());
-        bytes.extend(MAGIC.to_ne_bytes());
-        // Version and flags.
-        bytes.extend([1, 0]);
-        for word in [HEADER, 0, types, types, strings.len()] {
-            bytes.extend(u32::try_from(word).map_err(|_| malformed(0, "too large"))?.to_ne_bytes());
-        }
-        for index in 0..=number {
-            let (name, kind) = if index == number { (1, KIND_FUNCTION) } else { (0, KIND_FORWARD) };
-            [name, kind << 24, 0].iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
-        }
-        bytes.extend(strings);
-        Ok(Some(bytes))
+        Ok(None)
     }
 
     /// Offset in bits of the member that the names lead to, from the start of a type.
@@ -339,6 +331,27 @@ impl<'a> Types<'a> {
     }
 }
 
+/// BTF in which a function has a given number, and everything before it is a declaration without a name. Only the number
+/// counts for whoever loads a program that belongs to the function, and parsing all types of a kernel to find it takes
+/// longer than all the rest of loading.
+pub(super) fn only(function: &str, number: u32) -> Result<Vec<u8>, LayoutError> {
+    let types = number as usize * HEAD;
+    let strings = [&b"\0"[..], function.as_bytes(), b"\0"].concat();
+    let mut bytes = Vec::with_capacity(HEADER + types + strings.len());
+    bytes.extend(MAGIC.to_ne_bytes());
+    // Version and flags.
+    bytes.extend([1, 0]);
+    for word in [HEADER, 0, types, types, strings.len()] {
+        bytes.extend(u32::try_from(word).map_err(|_| malformed(0, "too large"))?.to_ne_bytes());
+    }
+    for each in 1..=number {
+        let (name, kind) = if each == number { (1, KIND_FUNCTION) } else { (0, KIND_FORWARD) };
+        [name, kind << 24, 0].iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+    }
+    bytes.extend(strings);
+    Ok(bytes)
+}
+
 /// Bytes that follow the head of a type; none for a kind that the format does not have.
 fn tail(head: Head) -> Option<usize> {
     Some(match head.kind {
@@ -365,7 +378,7 @@ fn word(bytes: &[u8], at: usize) -> Result<u32, LayoutError> {
         .get(at..)
         .and_then(|rest| rest.first_chunk())
         .map(|&chunk| u32::from_ne_bytes(chunk))
-        .ok_or(malformed(at, "it ends here"))
+        .ok_or_else(|| malformed(at, "it ends here"))
 }
 
 fn half(bytes: &[u8], at: usize) -> Result<u16, LayoutError> {
@@ -373,7 +386,7 @@ fn half(bytes: &[u8], at: usize) -> Result<u16, LayoutError> {
         .get(at..)
         .and_then(|rest| rest.first_chunk())
         .map(|&chunk| u16::from_ne_bytes(chunk))
-        .ok_or(malformed(at, "it ends here"))
+        .ok_or_else(|| malformed(at, "it ends here"))
 }
 
 #[cfg(test)]

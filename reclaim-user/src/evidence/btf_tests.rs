@@ -102,12 +102,13 @@ fn a_function_keeps_its_number_where_everything_else_is_left_out() {
     builder.integer();
     let bytes = builder.bytes();
     let types = Types::index(&bytes, &[]).expect("well-formed");
-    let only = types.with_only("wanted").expect("well-formed").expect("it is there");
+    let only = only("wanted", number).expect("it is small");
+    assert_eq!(types.function("wanted").expect("well-formed"), Some(number));
     assert!(aya::Btf::parse(&only, aya::Endianness::default()).is_ok());
     let read = Types::index(&only, &[]).expect("well-formed");
     assert_eq!(read.begins.len(), number as usize);
-    assert_eq!(read.with_only("wanted").expect("well-formed"), Some(only.clone()));
-    assert_eq!(types.with_only("missing").expect("well-formed"), None);
+    assert_eq!(read.function("wanted").expect("well-formed"), Some(number));
+    assert_eq!(types.function("missing").expect("well-formed"), None);
 }
 
 #[test]

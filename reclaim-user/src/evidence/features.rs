@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use aya::maps::MapType;
@@ -68,10 +69,13 @@ pub fn probe() -> Vec<Feature> {
 fn type_information() -> Answer {
     match btf::running_kernel() {
         Ok(_) => Answer::Yes,
-        Err(error @ btf::LayoutError::Read { .. }) if !Path::new(btf::VMLINUX).exists() => {
-            Answer::No { why: error.to_string() }
+        Err(error) => {
+            let why = describe(&error);
+            match error {
+                btf::LayoutError::Read { source, .. } if source.kind() == ErrorKind::NotFound => Answer::No { why },
+                _ => Answer::Unknown { why },
+            }
         }
-        Err(error) => Answer::Unknown { why: error.to_string() },
     }
 }
 

@@ -1,4 +1,82 @@
-//! The BPF programs, as the build script made them.
+//! The BPF programs, as the build script made them, and the loader that all of them go through.
+
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use reclaim_ebpf::abi::{EVENTS_MAP, IN_FLIGHT_MAP};
+use reclaim_ebpf::reference_abi::REFERENCE_OUTPUT_MAP;
+use reclaim_ebpf::walk_abi::WALK_OUTPUT_MAP;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The object, aligned as its reader wants it.
-pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RECLAIM_BPF_OBJECT"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RECLAIM_BPF_OBJECT"));
+
+/// The maps that take much memory, as small as they can be. Every load makes all maps of the object.
+const LEAST: [(&str, u32); 4] =
+    [(EVENTS_MAP, 4_096), (IN_FLIGHT_MAP, 1), (WALK_OUTPUT_MAP, 1), (REFERENCE_OUTPUT_MAP, 1)];
+
+/// What one load of the object is given.
+#[derive(Debug, Default)]
+pub(super) struct Given<'g> {
+    /// Contents of globals, by name. Those that are left out keep what the object says, or what was given before.
+    pub(super) globals: &'g [(&'static str, &'g [u8])],
+    /// Entries of maps, by name, or bytes of a ring. What none of the programs in question uses is made as small as can be.
+    pub(super) sizes: &'g [(&'static str, u32)],
+}
+
+/// Loads the object: its maps are made, its programs are not yet handed to the kernel.
+///
+/// # Errors
+/// As the loader's.
+pub(super) fn load(given: &Given<'_>) -> Result<Ebpf, EbpfError> {
+    let mut loader = loader();
+    for (name, bytes) in given.globals {
+        loader.override_global(name, kept(bytes), true);
+    }
+    for (name, entries) in LEAST.iter().chain(given.sizes) {
+        loader.map_max_entries(name, *entries);
+    }
+    loader.load(OBJECT)
+}
+
+/// Makes the loader, where it is not made yet: for a thread of its own, beside what else there is to do at the start.
+pub(super) fn prepare() {
+    drop(loader());
+}
+
+/// The only loader of the process: making one takes longer than all the rest of loading, since each reads and parses the
+/// kernel's type information. The programs have no relocations against it, so it is let go at once.
+fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
+    static LOADER: OnceLock<Mutex<EbpfLoader<'static>>> = OnceLock::new();
+    let make = || {
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        Mutex::new(loader)
+    };
+    // A load that panicked has left names and numbers behind, which the next one sets again.
+    LOADER.get_or_init(make).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same bytes for as long as the process lives, kept once however often they are given: there are a few offsets and
+/// numbers, and the loader borrows them.
+fn kept(bytes: &[u8]) -> &'static [u8] {
+    static KEPT: Mutex<BTreeSet<&'static [u8]>> = Mutex::new(BTreeSet::new());
+    let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.get(bytes) {
+        return known;
+    }
+    let added: &'static [u8] = Box::leak(bytes.into());
+    all.insert(added);
+    added
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_kept_once() {
+        let (first, second) = (kept(&[1, 2, 3]), kept(&[1, 2, 3]));
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert_eq!((first, kept(&[1, 2])), (&[1u8, 2, 3][..], &[1u8, 2][..]));
+    }
+}

@@ -74,6 +74,10 @@ pub trait EvidenceSource {
     /// When no evidence at all could be taken; evidence that is merely weak is told by its coverage.
     fn consult(&mut self) -> Result<View<'_>, Self::Error>;
 
+    /// Says where entries are condemned from now on, for evidence that can keep others from binding them; None when that
+    /// is over. The directory stays open that long. Nothing rests on it.
+    fn guard(&mut self, _store: Option<BorrowedFd<'_>>) {}
+
     /// Waits until every mount-class call that had entered the kernel when this was called has left it.
     fn settle(&mut self, limit: Duration) -> Settled;
 

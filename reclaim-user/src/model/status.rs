@@ -84,6 +84,9 @@ pub struct EvidenceStatus {
     pub age_ms: u64,
     /// There is a mount clock.
     pub clock: bool,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_missing: Option<String>,
     /// What the mount clock cannot know of the time before the probes were attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_weakness: Option<String>,

@@ -1,15 +1,19 @@
-//! Crash points: places where a test makes the process kill itself, as a power cut would.
+//! Crash points: places where a test makes the process kill itself, as a power cut would, or stop.
 
+use nix::sys::signal::{Signal, raise};
 use std::sync::OnceLock;
 
-/// Ends the process with SIGKILL when `RECLAIM_TEST=1` and `RECLAIM_TEST_CRASH` names this step. Does nothing otherwise.
+/// Ends the process with SIGKILL when `RECLAIM_TEST=1` and `RECLAIM_TEST_CRASH` names this step, and stops it with SIGSTOP
+/// when `RECLAIM_TEST_STOP` does. Does nothing otherwise.
 pub(super) fn step(name: &str) {
-    static WANTED: OnceLock<Option<String>> = OnceLock::new();
-    let wanted = WANTED.get_or_init(|| {
+    static WANTED: OnceLock<[Option<String>; 2]> = OnceLock::new();
+    let [crash, stop] = WANTED.get_or_init(|| {
         let asked = std::env::var_os("RECLAIM_TEST").is_some_and(|value| value == "1");
-        if asked { std::env::var("RECLAIM_TEST_CRASH").ok() } else { None }
+        ["RECLAIM_TEST_CRASH", "RECLAIM_TEST_STOP"].map(|name| if asked { std::env::var(name).ok() } else { None })
     });
-    if wanted.as_deref() == Some(name) {
-        let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+    for (wanted, signal) in [(crash, Signal::SIGKILL), (stop, Signal::SIGSTOP)] {
+        if wanted.as_deref() == Some(name) {
+            let _ = raise(signal);
+        }
     }
 }

@@ -89,7 +89,8 @@ pub fn pass<E: EvidenceSource>(
         hand: None,
     };
     let result = pass.run();
-    let Pass { mut report, claim, truncated, store, root, state, .. } = pass;
+    let Pass { mut report, claim, truncated, store, root, state, evidence, .. } = pass;
+    evidence.guard(None);
     report.troubles.end(result.is_ok() && !truncated);
     state.troubles = std::mem::take(&mut report.troubles);
     if let Some(store) = store {
@@ -180,6 +181,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         if entries.is_empty() {
             return self.remove_batches(store, &batches);
         }
+        self.evidence.guard(store.map(Store::directory));
         crash::step("after-condemn");
         let waited = self.wait();
         // One group at a time, and no proof is older than it has to be.

@@ -132,6 +132,7 @@ pub(crate) fn evidence_status(status: EngineStatus) -> EvidenceStatus {
         gaps: status.gaps,
         age_ms: status.age_ms,
         clock: status.clock,
+        clock_missing: status.clock_missing,
         clock_weakness: status.clock_weakness,
         events: status.events,
         lost: status.lost,

@@ -53,7 +53,8 @@ pub(super) fn run(setup: Setup) -> Result<(), Error> {
     let Setup { loaded, evidence, per_entry, output, inbox, waker, events, stop } = setup;
     let mut roots = Roots::place(&loaded.config.roots);
     roots.check()?;
-    let engine = roots.engine(evidence, Span::Service)?;
+    let mut engine = roots.engine(evidence, Span::Service)?;
+    engine.refuse_binds(loaded.config.service.refuse_binds);
     let memory = Memory::read(&loaded.config.service.state_dir);
     let mut worker = Worker {
         engine,
@@ -240,6 +241,7 @@ impl Worker {
                 self.post.desk.passes.retain(|name, _| known(name));
                 self.post.desk.faults.retain(|name, _| known(name));
                 self.engine.watch(roots.watch());
+                self.engine.refuse_binds(loaded.config.service.refuse_binds);
                 (self.roots, self.loaded) = (roots, loaded);
                 self.know_roots();
                 self.tell(Event::Reloaded);

@@ -4,6 +4,7 @@ pub mod bpf;
 pub mod caller_32;
 pub mod directory;
 pub mod file_status;
+pub mod filter;
 pub mod memory_map;
 pub mod mount_id;
 pub mod mount_list;

@@ -148,3 +148,16 @@ pub(crate) fn has(pins: &[Pin], role: Role, namespace: NamespaceId) -> bool {
 pub(crate) fn os(path: &Path) -> &OsStr {
     path.as_os_str()
 }
+
+/// Whether the kernel can list mount namespaces (`NS_MNT_GET_NEXT`, 6.12), as its type information tells. Where it cannot,
+/// says that the test is skipped.
+pub(crate) fn kernel_lists_namespaces() -> bool {
+    let types = std::fs::read("/sys/kernel/btf/vmlinux").expect("type information, to see what the kernel has");
+    let name = b"\0mnt_ns_info\0";
+    let lists = types.windows(name.len()).any(|part| part == name);
+    if !lists {
+        let test = std::thread::current().name().unwrap_or("test").to_owned();
+        eprintln!("SKIP {test}: the kernel has no NS_MNT_GET_NEXT (before 6.12)");
+    }
+    lists
+}

@@ -97,6 +97,7 @@ fn prepare() -> Result<Plan> {
         ("devtmpfs", "/dev"),
         ("tmpfs", "/tmp"),
         ("tracefs", "/sys/kernel/tracing"),
+        ("securityfs", "/sys/kernel/security"),
     ];
     for (kind, place) in places {
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)
@@ -182,6 +183,7 @@ fn output_of(run: &Run, plan: &Plan) -> Result<String> {
         .env("RECLAIM_BIN", inside("reclaim"))
         .env("RECLAIM_TEST_HELPER", inside("reclaim-test-helper"))
         .env("RECLAIM_TEST_SHARE", plan.share.to_string())
+        .envs(run.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

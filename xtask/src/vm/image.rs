@@ -1,5 +1,6 @@
 //! The first file system of a machine.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::archive::Archive;
 use super::guest::{PLACES, PLAN, PROGRAMS_PLACE, Plan};
-use super::programs::{BORROWED, COMMANDS, MODULES, run_of};
+use super::programs::{BORROWED, COMMANDS, Extent, MODULES, run_of};
 use super::{Kernel, files};
 use crate::command::{find, output};
 use crate::programs::Program;
@@ -18,7 +19,13 @@ use crate::programs::Program;
 ///
 /// # Errors
 /// Something that belongs there is not to be had, or the file cannot be written.
-pub(super) fn write(path: &Path, kernel: &Kernel, programs: &[Program], busybox: &Path, share: u32) -> Result<()> {
+pub(super) fn write(
+    path: &Path,
+    kernel: &Kernel,
+    programs: &[Program],
+    busybox: &Path,
+    (extent, share): (Extent, u32),
+) -> Result<()> {
     let wrong = || format!("cannot write {}", path.display());
     let output = fs::File::create(path).with_context(wrong)?;
     let mut archive = Archive::new(io::BufWriter::new(output));
@@ -30,15 +37,13 @@ pub(super) fn write(path: &Path, kernel: &Kernel, programs: &[Program], busybox:
     for name in COMMANDS {
         archive.link(&format!("bin/{name}"), "busybox").with_context(wrong)?;
     }
-    for name in BORROWED {
-        borrow(&mut archive, name)?;
-    }
+    borrow(&mut archive)?;
     for name in ["reclaim", "reclaim-test-helper"] {
         archive.program(&inside(name), &read(built(programs, name)?)?).with_context(wrong)?;
     }
     let mut plan = Plan { binary: built(programs, "reclaim")?.to_owned(), share, runs: Vec::new() };
     for program in programs {
-        if let Some(run) = run_of(program) {
+        if let Some(run) = run_of(program, extent) {
             archive.program(&inside(&run.name), &read(&program.path)?).with_context(wrong)?;
             plan.runs.push(run);
         }
@@ -70,18 +75,22 @@ fn built<'programs>(programs: &'programs [Program], target: &str) -> Result<&'pr
     program.map(|program| &*program.path).with_context(|| format!("cargo built no {target}"))
 }
 
-/// Takes a program of this host along, with the libraries that its loader would load, where the loader looks by itself.
-fn borrow<W: Write>(archive: &mut Archive<W>, name: &str) -> Result<()> {
-    let path = find(name).with_context(|| format!("no {name} on PATH: run `cargo xtask setup`, which installs it"))?;
-    let wrong = || format!("cannot take {name} along");
-    archive.program(&format!("bin/{name}"), &read(&path)?).with_context(wrong)?;
-    let listed = output(Command::new("ldd").arg(&path))?;
-    // "libcap.so.2 => /lib/x86_64-linux-gnu/libcap.so.2 (0x…)", and the loader by its full path alone.
-    for word in listed.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
-        let library = Path::new(word);
+/// Takes programs of this host along, with the libraries that their loader would load, where it looks by itself.
+fn borrow<W: Write>(archive: &mut Archive<W>) -> Result<()> {
+    let mut libraries = BTreeSet::new();
+    for name in BORROWED {
+        let path =
+            find(name).with_context(|| format!("no {name} on PATH: run `cargo xtask setup`, which installs it"))?;
+        archive.program(&format!("bin/{name}"), &read(&path)?).with_context(|| format!("cannot take {name} along"))?;
+        // "libcap.so.2 => /lib/x86_64-linux-gnu/libcap.so.2 (0x…)", and the loader by its full path alone.
+        let listed = output(Command::new("ldd").arg(&path))?;
+        libraries.extend(listed.split_ascii_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    for library in libraries {
+        let wrong = || format!("cannot take {} along", library.display());
         let file = library.file_name().with_context(wrong)?.to_string_lossy();
         let place = if library.starts_with("/lib64") { "lib64" } else { "lib" };
-        archive.program(&format!("{place}/{file}"), &read(library)?).with_context(wrong)?;
+        archive.program(&format!("{place}/{file}"), &read(&library)?).with_context(wrong)?;
     }
     Ok(())
 }

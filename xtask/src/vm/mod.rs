@@ -23,6 +23,7 @@ use crate::programs::{self as workspace, Program};
 use crate::setup::machine as parts;
 pub(crate) use guest::run as run_guest;
 use machine::Machine;
+use programs::Extent;
 
 /// The hidden subcommand that the first process of a machine is.
 pub(crate) const GUEST: &str = "vm-guest";
@@ -40,6 +41,10 @@ pub(crate) struct Options {
     /// The share of their full size, in percent, that tests of endurance have
     #[arg(long, default_value_t = SHARE, value_parser = clap::value_parser!(u32).range(1..=100))]
     share: u32,
+    /// Every test that asks something of the kernel, which takes the better part of an hour; else those of what another
+    /// kernel could do otherwise
+    #[arg(long)]
+    all: bool,
     /// Write what the kernels give into the table of the README
     #[arg(long)]
     write_matrix: bool,
@@ -57,14 +62,15 @@ struct Kernel {
 /// # Errors
 /// A step fails, or a machine gives no verdict or a bad one.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let Options { kernels, only, share, write_matrix } = options;
+    let Options { kernels, only, share, all, write_matrix } = options;
+    let extent = if *all { Extent::Everything } else { Extent::Kernel };
     eprintln!("vm: building the tests");
     let mut built = workspace::build()?;
     if let Some(part) = only {
         built.retain(|program| !program.test || program.target.contains(part));
     }
     let named = if kernels.is_empty() { parts::kernels().map(str::to_owned).collect() } else { kernels.clone() };
-    let machines = run_in(&named, &built, *share, &mut io::stderr())?;
+    let machines = run_in(&named, &built, (extent, *share), &mut io::stderr())?;
     if *write_matrix { matrix::write(&machines) } else { matrix::compare(&machines) }
 }
 
@@ -79,10 +85,15 @@ pub(crate) fn out_of_reach() -> Option<String> {
 /// As [`run`].
 pub(crate) fn run_all(built: &[Program], out: &mut (dyn io::Write + Send)) -> Result<()> {
     let named: Vec<String> = parts::kernels().map(str::to_owned).collect();
-    matrix::compare(&run_in(&named, built, SHARE, out)?)
+    matrix::compare(&run_in(&named, built, (Extent::Kernel, SHARE), out)?)
 }
 
-fn run_in(named: &[String], built: &[Program], share: u32, out: &mut (dyn io::Write + Send)) -> Result<Vec<Machine>> {
+fn run_in(
+    named: &[String],
+    built: &[Program],
+    (extent, share): (Extent, u32),
+    out: &mut (dyn io::Write + Send),
+) -> Result<Vec<Machine>> {
     let kernels = named.iter().map(|name| kernel(name)).collect::<Result<Vec<_>>>()?;
     let (qemu, busybox) = (parts::qemu()?, parts::busybox()?);
     let target = target_directory()?;
@@ -90,7 +101,7 @@ fn run_in(named: &[String], built: &[Program], share: u32, out: &mut (dyn io::Wr
     let mut failed = Vec::new();
     for kernel in &kernels {
         let initial = target.join(format!("first-{}-{}.cpio", kernel.name.replace('/', "_"), std::process::id()));
-        image::write(&initial, kernel, built, &busybox, share)?;
+        image::write(&initial, kernel, built, &busybox, (extent, share))?;
         let outcome = machine::boot(&qemu, &kernel.image, &initial, &kernel.name, out);
         fs::remove_file(&initial).with_context(|| format!("cannot remove {}", initial.display()))?;
         let told = match outcome {

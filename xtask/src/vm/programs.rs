@@ -11,19 +11,53 @@ pub(super) struct Run {
     pub(super) name: String,
     /// What it is called with.
     pub(super) arguments: Vec<String>,
+    /// Variables of its environment.
+    pub(super) environment: Vec<(String, String)>,
 }
+
+/// Variables that let reclaim begin with the last rung of its probes. To attach by the first ones and to let go of them
+/// again takes an emulated kernel ten seconds, for it changes its own text some hundred times.
+const LAST_RUNG: [(&str, &str); 2] = [("RECLAIM_TEST", "1"), ("RECLAIM_TEST_DISABLE", "fentry,kprobe,tracepoint")];
+
+/// Tiers in which services begin by the first rung that works, as everywhere else.
+const FIRST_RUNG: [&str; 3] = ["host_ladder", "race_torture", "race_gap"];
 
 /// File systems that are modules in some kernels.
 pub(super) const MODULES: [&str; 2] = ["overlay", "fuse"];
 
 /// Commands of busybox that the tests start.
-pub(super) const COMMANDS: [&str; 14] = [
-    "sh", "mount", "umount", "unshare", "nsenter", "chattr", "sleep", "mkdir", "true", "cat", "kill", "head", "printf",
-    "touch",
-];
+pub(super) const COMMANDS: [&str; 9] = ["sh", "sleep", "mkdir", "true", "cat", "kill", "head", "printf", "touch"];
 
 /// Programs of this host that the tests start, taken along with the libraries they are linked with.
-pub(super) const BORROWED: [&str; 1] = ["bwrap"];
+pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "umount", "unshare"];
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Tests of what another kernel could do otherwise. An emulated processor takes long enough for these.
+    Kernel,
+    /// Every test that asks something of the kernel.
+    Everything,
+}
+
+/// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
+/// the cases of mounts, the protocol among launchers and crashes.
+const KERNEL: [(&str, &[&str]); 14] = [
+    ("reclaim_user", &["evidence::", "removal::"]),
+    ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
+    ("scan", &[]),
+    ("host_kernel_facts", &[]),
+    ("host_ladder", &[]),
+    ("host_fallbacks", &[]),
+    ("host_mount_fence", &[]),
+    ("host_cases_pins", &[]),
+    ("host_cases_mounts", &["::service"]),
+    ("host_cases_overlay", &["::service"]),
+    ("host_cases_bubblewrap", &["::service"]),
+    ("race_gap", &[]),
+    ("race_torture", &[]),
+    ("crash_steps", &["::auto"]),
+];
 
 /// Test programs of the packages that ask something of the kernel, and the parts of them that do.
 const ASKING: [(&str, &[&str]); 4] =
@@ -37,21 +71,24 @@ const SCRIPTED: [(&str, &[&str]); 3] = [
     ("scan", &["scale::", "by_a_thread"]),
 ];
 
-/// How a program is run inside a machine; None for one that asks nothing of the kernel.
-pub(super) fn run_of(program: &Program) -> Option<Run> {
-    let mut arguments = Vec::new();
-    if program.is_tier() {
-        let asks = ["host_", "race_", "crash_"].iter().any(|tier| program.target.starts_with(tier));
-        if !asks {
-            return None;
-        }
-    } else {
-        let (_, parts) = ASKING.iter().find(|(target, _)| program.test && program.target == *target)?;
-        arguments.extend(parts.iter().map(|&part| part.to_owned()));
-        let scripted = SCRIPTED.iter().filter(|(target, _)| program.target == *target);
-        for left_out in scripted.flat_map(|(_, tests)| *tests) {
-            arguments.extend(["--skip".to_owned(), (*left_out).to_owned()]);
-        }
+/// How a program is run inside a machine; None for one that is not.
+pub(super) fn run_of(program: &Program, extent: Extent) -> Option<Run> {
+    let named = |table: &[(&str, &'static [&'static str])]| {
+        table.iter().find(|(target, _)| program.test && program.target == *target).map(|(_, parts)| *parts)
+    };
+    let asks = ["host_", "race_", "crash_"].iter().any(|tier| program.target.starts_with(tier));
+    let parts = match extent {
+        Extent::Kernel => named(&KERNEL)?,
+        Extent::Everything if program.is_tier() => asks.then_some(&[][..])?,
+        Extent::Everything => named(&ASKING)?,
+    };
+    let mut arguments: Vec<String> = parts.iter().map(|&part| part.to_owned()).collect();
+    for left_out in named(&SCRIPTED).into_iter().flatten() {
+        arguments.extend(["--skip".to_owned(), (*left_out).to_owned()]);
     }
-    Some(Run { name: program.target.clone(), arguments })
+    let mut environment = Vec::new();
+    if program.is_tier() && !FIRST_RUNG.contains(&&*program.target) {
+        environment.extend(LAST_RUNG.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+    Some(Run { name: program.target.clone(), arguments, environment })
 }

@@ -32,7 +32,7 @@ impl Engine {
     /// Whether the last walk was of these directories, and no mount call has entered the kernel since.
     fn walked_before(&self, directories: &[Asked<'_>]) -> bool {
         let Some((places, then)) = &self.asked else { return false };
-        self.probes.as_ref().is_some_and(|probes| probes.clock().now() == *then && then.entered == then.left)
+        self.clock().is_some_and(|clock| clock.now() == *then && then.entered == then.left)
             && directories.iter().all(|(_, place)| places.contains(place))
     }
 
@@ -51,10 +51,8 @@ impl Engine {
             }
         }
         self.live.see(pins);
-        if let Some(probes) = &self.probes {
-            let places = directories.iter().map(|(_, place)| place.clone()).collect();
-            self.asked = Some((places, probes.clock().now()));
-        }
+        let places = || directories.iter().map(|(_, place)| place.clone()).collect();
+        self.asked = self.clock().map(|clock| (places(), clock.now()));
         true
     }
 

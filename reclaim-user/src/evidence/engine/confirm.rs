@@ -2,7 +2,7 @@
 
 use super::walked::{self, Asked};
 use super::{Engine, EngineError, error_chain};
-use crate::evidence::clock::Reading;
+use crate::evidence::clock::{Clock, Reading};
 use crate::evidence::references::{Counted, Gap, ReferenceError};
 use crate::evidence::source::CondemnedIn;
 use crate::model::coverage::{GapCause, Reach};
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     fn reading(&self) -> Option<Reading> {
-        self.probes.as_ref().map(|probes| probes.clock().now())
+        self.clock().map(Clock::now)
     }
 
     /// Adds references that the kernel counts and nothing explains. Returns the entries that the count does not tell of.

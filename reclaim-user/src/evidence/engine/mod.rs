@@ -18,7 +18,11 @@ pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
 pub use walked::Asked;
 
-use super::clock::{Reading, Waited};
+use super::clock::{Clock, Reading, Waited};
+use super::lacking::lacks;
+use super::layouts;
+use super::mount_fence::MountFence;
+use super::object;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
@@ -31,9 +35,10 @@ use crate::model::live::{self, LiveSet};
 use crate::model::reference::References;
 use crate::model::report::Producer;
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 /// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -119,6 +124,8 @@ pub struct Engine {
     /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
     unasked: bool,
     finder: Finder,
+    /// Keeps others from binding condemned entries; None where that is not wanted or not to be had.
+    mount_fence: Option<MountFence>,
     references: References,
     /// The claims of the last confirmation: of mounts, and of mount tables.
     claims: Option<(Coverage, Coverage)>,
@@ -144,16 +151,23 @@ impl Engine {
     /// When the producer asked for does not work here, or no mount table can be read at all.
     pub fn open(options: EngineOptions) -> Result<Self, EngineError> {
         let EngineOptions { evidence, watch, span } = options;
-        // Beside the probes: each of the two reads the kernel's type information and has the verifier look at programs.
+        // Beside the probes or the scan: it takes longer than either.
         let loading = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => None,
             EvidenceChoice::Auto | EvidenceChoice::Walk => {
-                Builder::new().name("loader".into()).spawn(Walker::load).ok()
+                // The loader first: the kernel's types are looked into by the other thread meanwhile.
+                let load = || {
+                    object::prepare();
+                    Walker::load()
+                };
+                Builder::new().name("loader".into()).spawn(load).ok()
             }
         };
         let (probes, probes_missing) = match (evidence, span) {
             (EvidenceChoice::Scan, _) => (None, Some("not asked for: --evidence scan".to_owned())),
             (EvidenceChoice::Auto | EvidenceChoice::Walk, Span::Question) => {
+                // The walk tells what is wrong with it.
+                let _ = layouts::of_running_kernel();
                 (None, Some("not attached for a single question".to_owned()))
             }
             (EvidenceChoice::Auto | EvidenceChoice::Live | EvidenceChoice::Walk, _) => match attach(span) {
@@ -168,6 +182,9 @@ impl Engine {
                 }
             },
         };
+        let mut scanner = Scanner::new(ScanOptions::from_environment());
+        let live = scanned(&mut scanner, &watch);
+        let taken = Instant::now();
         let (walker, walk_missing) = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => (None, Some("not asked for".to_owned())),
             EvidenceChoice::Auto | EvidenceChoice::Walk => match loading.map_or_else(Walker::load, joined) {
@@ -180,9 +197,8 @@ impl Engine {
                 }
             },
         };
-        let mut scanner = Scanner::new(ScanOptions::from_environment());
-        let live = scanned(&mut scanner, &watch)?;
-        let (now, counts) = (Instant::now(), Counts { baselines: 1, ..Counts::default() });
+        let live = live?;
+        let counts = Counts { baselines: 1, ..Counts::default() };
         let mut engine = Self {
             watch,
             scanner,
@@ -194,11 +210,12 @@ impl Engine {
             asked: None,
             unasked: true,
             finder: Finder::default(),
+            mount_fence: None,
             references: References::NONE,
             claims: None,
             live,
-            taken: now,
-            listed: now,
+            taken,
+            listed: taken,
             counts,
             events: Vec::new(),
         };
@@ -219,6 +236,19 @@ impl Engine {
         }
     }
 
+    /// Keeps others from binding condemned entries from here on, where the kernel offers that; or no longer.
+    pub fn refuse_binds(&mut self, wanted: bool) {
+        if !wanted {
+            self.mount_fence = None;
+        } else if self.mount_fence.is_none() {
+            self.mount_fence = MountFence::attach()
+                .inspect_err(|error| {
+                    warn!("binds of condemned entries cannot be refused, only found: {}", error_chain(error));
+                })
+                .ok();
+        }
+    }
+
     /// Takes the kernel's records off the ring, so that it does not fill. Reads no namespace.
     ///
     /// # Errors
@@ -232,6 +262,11 @@ impl Engine {
     #[must_use]
     pub fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.probes.as_ref().map(Probes::poll_fd)
+    }
+
+    /// The mount clock, which the probes keep.
+    fn clock(&self) -> Option<&Clock> {
+        self.probes.as_ref().filter(|_| !lacks("clock")).map(Probes::clock)
     }
 
     /// Who speaks for the live set: the probes, or the last scan alone.
@@ -375,12 +410,18 @@ impl EvidenceSource for Engine {
         Ok(View { walks: self.walker.is_some(), ..self.view() })
     }
 
+    fn guard(&mut self, store: Option<BorrowedFd<'_>>) {
+        if let Some(Err(error)) = self.mount_fence.as_mut().map(|fence| fence.guard(store)) {
+            warn!("binds of condemned entries are not refused, only found: {}", error_chain(&error));
+            self.mount_fence = None;
+        }
+    }
+
     fn settle(&mut self, limit: Duration) -> Settled {
-        let Some(probes) = &self.probes else {
+        let Some(clock) = self.clock() else {
             std::thread::sleep(SETTLING);
             return Settled::Fixed(SETTLING);
         };
-        let clock = probes.clock();
         match clock.wait_since(clock.now().entered, Instant::now() + limit) {
             Waited::Done => Settled::Clock,
             Waited::Overdue { calls } => Settled::Overdue { calls: calls.iter().map(ToString::to_string).collect() },

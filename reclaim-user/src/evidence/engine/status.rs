@@ -1,6 +1,7 @@
 //! What the engine says of itself.
 
-use super::Engine;
+use super::{Clock, Engine};
+use crate::evidence::lacking;
 use crate::model::report::Producer;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct EngineStatus {
     pub walk_missing: Option<String>,
     /// Whether the mount clock runs.
     pub clock: bool,
+    /// Why it does not; none when it does.
+    pub clock_missing: Option<String>,
     /// What the mount clock cannot know of the time before the probes were attached; none if it knows all.
     pub clock_weakness: Option<String>,
     /// Milliseconds since the last baseline.
@@ -77,8 +80,13 @@ impl Engine {
                 .collect(),
             probes_missing: self.probes_missing.clone(),
             walk_missing: self.walk_missing.clone(),
-            clock: self.probes.is_some(),
-            clock_weakness: self.probes.as_ref().and_then(|probes| probes.clock().weakness()),
+            clock: self.clock().is_some(),
+            clock_missing: match (self.clock(), &self.probes_missing) {
+                (Some(_), _) => None,
+                (None, Some(_)) => Some("the probes that keep it are not attached".to_owned()),
+                (None, None) => Some(lacking::WHY.to_owned()),
+            },
+            clock_weakness: self.clock().and_then(Clock::weakness),
             age_ms: u64::try_from(self.taken.elapsed().as_millis()).unwrap_or(u64::MAX),
             events: self.counts.events,
             lost: self.counts.lost,

@@ -20,7 +20,8 @@ const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
 
 /// What the running kernel says of itself, asked once however often programs are attached.
 pub(super) struct Kernel {
-    bytes: Vec<u8>,
+    /// Its type information: several megabytes, which only the rungs on functions look into.
+    bytes: OnceCell<Result<Vec<u8>, Why>>,
     pub(super) layout: Vec<u8>,
     wrappers: OnceCell<Result<Wrappers, Why>>,
     /// The kernel's types for aya, where it permits fentry. Reading them takes a tenth of a second.
@@ -45,13 +46,17 @@ impl Kernel {
     /// # Errors
     /// The kernel's structures are not known.
     pub(super) fn look() -> Result<Self, LayoutError> {
-        let bytes = btf::vmlinux()?;
-        let layout = btf::layout(&bytes)?.to_bytes().to_vec();
-        Ok(Self { bytes, layout, wrappers: OnceCell::new(), types: OnceCell::new() })
+        let layout = btf::running_kernel()?.to_bytes().to_vec();
+        Ok(Self { bytes: OnceCell::new(), layout, wrappers: OnceCell::new(), types: OnceCell::new() })
+    }
+
+    fn bytes(&self) -> Result<&[u8], Why> {
+        let read = || btf::vmlinux().map_err(|error| Why::Refused(error.to_string()));
+        self.bytes.get_or_init(read).as_deref().map_err(Clone::clone)
     }
 
     fn wrappers(&self) -> Result<&Wrappers, Why> {
-        let look = || Wrappers::look(&self.bytes).map_err(|error| Why::Refused(error.to_string()));
+        let look = || Wrappers::look(self.bytes()?).map_err(|error| Why::Refused(error.to_string()));
         self.wrappers.get_or_init(look).as_ref().map_err(Clone::clone)
     }
 
@@ -63,7 +68,7 @@ impl Kernel {
                 Some(libc::EINVAL) => Why::Absent(format!("the kernel does not know such programs: {error}")),
                 _ => Why::Refused(format!("bpf(BPF_PROG_LOAD): {error}")),
             })?;
-            Btf::parse(&self.bytes, Endianness::default()).map_err(|error| Why::Refused(error.to_string()))
+            Btf::parse(self.bytes()?, Endianness::default()).map_err(|error| Why::Refused(error.to_string()))
         };
         self.types.get_or_init(read).as_ref().map_err(Clone::clone)
     }

@@ -17,9 +17,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aya::Ebpf;
 use aya::maps::{HashMap, Map, RingBuf};
 use aya::programs::ProgramFd;
-use aya::{Ebpf, EbpfLoader};
 use reclaim_ebpf::abi::{
     COUNTER_SLOTS, COUNTERS_MAP, EVENTS_BYTES, EVENTS_MAP, IN_FLIGHT_MAP, IN_FLIGHT_SLOTS, LAYOUT_GLOBAL,
     SYSCALLS_GLOBAL,
@@ -34,7 +34,7 @@ use hooks::{CALLS, SYSCALLS};
 use rung::Ladder;
 
 use super::clock::{Clock, FromBefore};
-use super::object::OBJECT;
+use super::object::{self, Given};
 use super::returns::Misses;
 use super::ring::{Drained, Ring};
 use super::stragglers::Stragglers;
@@ -214,15 +214,15 @@ fn attach_all(
 
 fn load(kernel: &Kernel, options: &ProbeOptions, by_number: impl Fn(usize) -> bool) -> Result<Ebpf, ProbeError> {
     let numbers = hooks::numbers(by_number);
-    let mut loader = EbpfLoader::new();
-    loader
-        // The programs have no relocations against the kernel's types, and reading all of them takes a while.
-        .btf(None)
-        .map_max_entries(EVENTS_MAP, options.ring_bytes.unwrap_or(EVENTS_BYTES))
-        .map_max_entries(IN_FLIGHT_MAP, options.in_flight_slots.unwrap_or(IN_FLIGHT_SLOTS))
-        .override_global(LAYOUT_GLOBAL, &kernel.layout[..], true)
-        .override_global(SYSCALLS_GLOBAL, &numbers[..], true);
-    loader.load(OBJECT).map_err(ProbeError::load)
+    let numbers = numbers.map(i32::to_ne_bytes);
+    let given = Given {
+        globals: &[(LAYOUT_GLOBAL, &kernel.layout), (SYSCALLS_GLOBAL, numbers.as_flattened())],
+        sizes: &[
+            (EVENTS_MAP, options.ring_bytes.unwrap_or(EVENTS_BYTES)),
+            (IN_FLIGHT_MAP, options.in_flight_slots.unwrap_or(IN_FLIGHT_SLOTS)),
+        ],
+    };
+    object::load(&given).map_err(ProbeError::load)
 }
 
 /// Descriptors of the programs that are loaded, by which the kernel tells of runs that it left out.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::hooks::{CALLS, SYSCALLS};
+use crate::evidence::lacking;
 
 /// Ways to listen, each one dearer or blinder than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,10 +147,7 @@ impl Rungs {
     /// is taken not to report the calls made to try it.
     #[must_use]
     pub fn from_environment() -> Self {
-        if std::env::var_os("RECLAIM_TEST").is_none_or(|value| value != "1") {
-            return Self::default();
-        }
-        Self::without(&std::env::var("RECLAIM_TEST_DISABLE").unwrap_or_default())
+        Self::without(lacking::list())
     }
 
     /// Every rung but those that a list names, as in `RECLAIM_TEST_DISABLE`.
@@ -190,7 +188,7 @@ impl Ladder {
         for &(rung, only) in &rungs.disabled {
             for (call, passed) in ladder.passed.iter_mut().enumerate() {
                 if only.is_none_or(|only| only == call) {
-                    passed.push(Passed { rung, why: Why::Refused("RECLAIM_TEST_DISABLE names it".to_owned()) });
+                    passed.push(Passed { rung, why: Why::Refused(lacking::WHY.to_owned()) });
                 }
             }
         }

@@ -1,8 +1,11 @@
 //! References by the kernel's own iterator over threads, whose open files a program goes through by itself.
 
-use super::{Found, add, known_answer, layout};
+use super::layout::{self, ReferenceTypes};
+use super::{Found, add, known_answer};
 use crate::evidence::btf::{self, LayoutError};
-use crate::evidence::object::OBJECT;
+use crate::evidence::lacking::lacks;
+use crate::evidence::layouts;
+use crate::evidence::object::{self, Given};
 use crate::evidence::procfs::{Procfs, ProcfsError};
 use crate::evidence::source::CondemnedIn;
 use crate::model::coverage::{GapCause, Reach};
@@ -11,7 +14,7 @@ use crate::model::reference::{Reference, ReferenceKind};
 use aya::maps::{Array, HashMap, MapData, MapError};
 use aya::programs::links::LinkError;
 use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
-use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
+use aya::{Btf, BtfError, Ebpf, EbpfError};
 use reclaim_ebpf::reference_abi::{
     REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_COUNT_PROGRAM, REFERENCE_COUNTED,
     REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_FILLED, REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP,
@@ -176,16 +179,13 @@ impl Iterators {
     }
 
     pub(super) fn with(room: u32) -> Result<Self, ReferenceError> {
-        let (layout, types) = layout::layout(&btf::vmlinux()?)?;
-        let words = layout::words(&layout);
-        let types = Btf::parse(&types.ok_or(ReferenceError::NoIterator)?, aya::Endianness::default())?;
-        let mut loader = EbpfLoader::new();
-        loader.btf(None).map_max_entries(REFERENCE_OUTPUT_MAP, room).override_global(
-            REFERENCE_LAYOUT_GLOBAL,
-            &words[..],
-            true,
-        );
-        let mut programs = loader.load(OBJECT).map_err(|error| ReferenceError::Load(Box::new(error)))?;
+        let ReferenceTypes { layout, iterator: number } = layouts::of_running_kernel()?.references.clone()?;
+        let layout = layout::bytes(&layout);
+        let number = number.filter(|_| !lacks("references"));
+        let types = btf::only(layout::ITERATOR, number.ok_or(ReferenceError::NoIterator)?)?;
+        let types = Btf::parse(&types, aya::Endianness::default())?;
+        let given = Given { globals: &[(REFERENCE_LAYOUT_GLOBAL, &layout)], sizes: &[(REFERENCE_OUTPUT_MAP, room)] };
+        let mut programs = object::load(&given).map_err(|error| ReferenceError::Load(Box::new(error)))?;
         iterator(&mut programs)?.load("task", &types).map_err(refused(REFERENCE_TASK_PROGRAM))?;
         for name in [REFERENCE_BASE_PROGRAM, REFERENCE_COUNT_PROGRAM] {
             tracepoint(&mut programs, name)?.load().map_err(refused(name))?;

@@ -4,17 +4,26 @@ use crate::evidence::btf::{LayoutError, Types};
 use reclaim_ebpf::reference_abi::ReferenceLayout;
 
 /// The type of the kernel that the iterator over threads belongs to.
-const ITERATOR: &str = "bpf_iter_task";
+pub(super) const ITERATOR: &str = "bpf_iter_task";
 
-/// The layout of the kernel that BTF bytes describe, and BTF that tells the number of its iterator over threads, or None
-/// where it has none. Pure.
+/// What the programs need to know of a kernel.
+#[derive(Clone, Debug)]
+pub(in crate::evidence) struct ReferenceTypes {
+    /// Offsets.
+    pub(super) layout: ReferenceLayout,
+    /// The number of the type that the iterator over threads belongs to; none where there is no such iterator.
+    pub(super) iterator: Option<u32>,
+}
+
+/// The structures that [`layout`] looks into.
+pub(in crate::evidence) const WANTED: [&str; 10] =
+    ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "mm_struct", "dentry", "qstr", "inode"];
+
+/// What the kernel's types tell. Pure.
 ///
 /// # Errors
-/// The bytes are malformed or lack something that is needed.
-pub(super) fn layout(bytes: &[u8]) -> Result<(ReferenceLayout, Option<Vec<u8>>), LayoutError> {
-    const WANTED: [&str; 10] =
-        ["task_struct", "files_struct", "fdtable", "file", "path", "fs_struct", "mm_struct", "dentry", "qstr", "inode"];
-    let types = Types::index(bytes, &WANTED)?;
+/// The types are malformed or lack something that is needed.
+pub(in crate::evidence) fn layout(types: &Types<'_>) -> Result<ReferenceTypes, LayoutError> {
     // A ring through the parent up to 6.7, a chain from then on. The member tells.
     let (dentry_children, dentry_sibling, siblings_are_ring) = match types.offset("dentry", &["d_children"]) {
         Ok(children) => (children, types.offset("dentry", &["d_sib"])?, 0),
@@ -48,11 +57,11 @@ pub(super) fn layout(bytes: &[u8]) -> Result<(ReferenceLayout, Option<Vec<u8>>),
         inode_number: types.offset("inode", &["i_ino"])?,
         inode_links: types.offset("inode", &["i_nlink"])?,
     };
-    Ok((layout, types.with_only(ITERATOR)?))
+    Ok(ReferenceTypes { layout, iterator: types.function(ITERATOR)? })
 }
 
-/// The words that the object's global has to hold, in the order of the structure.
-pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
+/// The bytes that the object's global has to hold, in the order of the structure.
+pub(super) fn bytes(layout: &ReferenceLayout) -> Vec<u8> {
     let ReferenceLayout {
         task_tgid,
         task_leader,
@@ -78,7 +87,7 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         inode_number,
         inode_links,
     } = *layout;
-    vec![
+    let words = [
         task_tgid,
         task_leader,
         task_files,
@@ -102,5 +111,6 @@ pub(super) fn words(layout: &ReferenceLayout) -> Vec<u32> {
         siblings_are_ring,
         inode_number,
         inode_links,
-    ]
+    ];
+    words.map(u32::to_ne_bytes).concat()
 }

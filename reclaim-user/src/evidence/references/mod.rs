@@ -8,7 +8,7 @@
 mod count;
 mod iterators;
 mod known_answer;
-mod layout;
+pub(super) mod layout;
 mod procfs;
 
 pub use count::Counted;

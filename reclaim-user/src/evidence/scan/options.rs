@@ -1,5 +1,7 @@
 //! Which of the kernel's means a scan may use.
 
+use crate::evidence::lacking;
+
 /// Means that are left out are treated as if the kernel did not have them, so that tests reach every way of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanOptions {
@@ -23,14 +25,11 @@ impl ScanOptions {
     /// out can only lower what a scan claims.
     #[must_use]
     pub fn from_environment() -> Self {
-        if std::env::var_os("RECLAIM_TEST").is_none_or(|value| value != "1") {
-            return Self::default();
-        }
-        Self::without(&std::env::var("RECLAIM_TEST_DISABLE").unwrap_or_default())
+        Self::without(lacking::list())
     }
 
     fn without(list: &str) -> Self {
-        let has = |name: &str| !list.split(',').any(|disabled| disabled.trim() == name);
+        let has = |name| !lacking::names(list, name);
         Self { use_namespace_list: has("nslist"), use_mount_list: has("listmount"), use_entering: has("setns") }
     }
 }

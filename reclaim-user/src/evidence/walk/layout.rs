@@ -8,26 +8,27 @@ use reclaim_ebpf::walk_abi::WalkLayout;
 const FLAG_DOOMED: u32 = 0x0100_0000;
 const FLAG_UNMOUNTED: u32 = 0x0800_0000;
 
-/// The layout of the kernel that BTF bytes describe. Pure.
+/// The structures that [`layout`] looks into.
+pub(in crate::evidence) const WANTED: [&str; 12] = [
+    "task_struct",
+    "files_struct",
+    "fdtable",
+    "file",
+    "inode",
+    "super_block",
+    "mount",
+    "vfsmount",
+    "mnt_namespace",
+    "ns_common",
+    "dentry",
+    "qstr",
+];
+
+/// The layout of the kernel that types describe. Pure.
 ///
 /// # Errors
-/// The bytes are malformed or lack something that the walk needs.
-pub(super) fn layout(bytes: &[u8]) -> Result<WalkLayout, LayoutError> {
-    const WANTED: [&str; 12] = [
-        "task_struct",
-        "files_struct",
-        "fdtable",
-        "file",
-        "inode",
-        "super_block",
-        "mount",
-        "vfsmount",
-        "mnt_namespace",
-        "ns_common",
-        "dentry",
-        "qstr",
-    ];
-    let types = Types::index(bytes, &WANTED)?;
+/// The types are malformed or lack something that the walk needs.
+pub(in crate::evidence) fn layout(types: &Types<'_>) -> Result<WalkLayout, LayoutError> {
     // A list_head through `mnt_instance` up to about 6.16, a chain of pointers from then on. The member tells.
     let (mount_next, mounts_are_list) = match types.offset("mount", &["mnt_next_for_sb"]) {
         Ok(offset) => (offset, 0),
@@ -68,8 +69,8 @@ pub(super) fn layout(bytes: &[u8]) -> Result<WalkLayout, LayoutError> {
     })
 }
 
-/// The words that the object's global has to hold, in the order of the structure.
-pub(super) fn words(layout: &WalkLayout) -> Vec<u32> {
+/// The bytes that the object's global has to hold, in the order of the structure.
+pub(super) fn bytes(layout: &WalkLayout) -> Vec<u8> {
     let WalkLayout {
         task_files,
         files_fdt,
@@ -98,7 +99,7 @@ pub(super) fn words(layout: &WalkLayout) -> Vec<u32> {
         flag_unmounted,
         flag_doomed,
     } = *layout;
-    vec![
+    let words = [
         task_files,
         files_fdt,
         fdt_max,
@@ -125,5 +126,6 @@ pub(super) fn words(layout: &WalkLayout) -> Vec<u32> {
         dentry_name,
         flag_unmounted,
         flag_doomed,
-    ]
+    ];
+    words.map(u32::to_ne_bytes).concat()
 }

@@ -4,16 +4,18 @@
 //! makes of its layers, namespaces that only a file or a descriptor holds, and what a chroot hides. It takes no lock, so it
 //! delays nobody's mounts.
 
-mod layout;
+pub(super) mod layout;
 
-use super::btf::{self, LayoutError};
-use super::object::OBJECT;
+use super::btf::LayoutError;
+use super::lacking::{self, lacks};
+use super::layouts;
+use super::object::{self, Given};
 use crate::model::id::{MountId, NamespaceId};
 use crate::model::pin::{Place, Role, State};
 use crate::sys::memory_map::CounterMemory;
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Ebpf, EbpfError};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use reclaim_ebpf::walk_abi::{
@@ -22,7 +24,7 @@ use reclaim_ebpf::walk_abi::{
     WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -167,14 +169,16 @@ impl Walker {
     /// # Errors
     /// When the kernel cannot be walked, with why.
     pub fn load() -> Result<Self, WalkError> {
-        Self::with(layout::layout(&btf::vmlinux()?)?, WALK_RECORDS)
+        Self::with(layouts::of_running_kernel()?.walk.clone()?, WALK_RECORDS)
     }
 
     fn with(layout: WalkLayout, room: u32) -> Result<Self, WalkError> {
-        let words = layout::words(&layout);
-        let mut loader = EbpfLoader::new();
-        loader.btf(None).map_max_entries(WALK_OUTPUT_MAP, room).override_global(WALK_LAYOUT_GLOBAL, &words[..], true);
-        let mut programs = loader.load(OBJECT).map_err(|error| WalkError::Load(Box::new(error)))?;
+        let layout_bytes = layout::bytes(&layout);
+        let given = Given { globals: &[(WALK_LAYOUT_GLOBAL, &layout_bytes)], sizes: &[(WALK_OUTPUT_MAP, room)] };
+        let mut programs = object::load(&given).map_err(|error| WalkError::Load(Box::new(error)))?;
+        if lacks("walk") {
+            return Err(WalkError::Program(Box::new(lacking::answer(ErrorKind::InvalidInput).into())));
+        }
         // Before any map is taken out: the program refers to them by descriptor.
         program(&mut programs)?.load().map_err(|error| WalkError::Program(Box::new(error)))?;
         let state = memory(&mut programs, WALK_STATE_MAP, STATE_WORDS)?;

@@ -93,7 +93,7 @@ fn host_walk_with_too_little_room_makes_more_and_never_answers_short() {
         for number in 0..40 {
             bind(directory(&root.join(number.to_string())), &target);
         }
-        let layout = layout::layout(&btf::vmlinux().unwrap()).unwrap();
+        let layout = layouts::of_running_kernel().unwrap().walk.clone().unwrap();
         let mut walker = Walker::with(layout, 2).unwrap();
         let sources = entries(&mut walker, &root).into_iter().filter(|(_, role, ..)| *role == Role::Source);
         assert_eq!(sources.count(), 40);
