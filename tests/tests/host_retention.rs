@@ -94,8 +94,8 @@ fn without_a_manifest_its_rule_counts(host: &Host, mode: Mode) {
     // Not knowing is keeping, unless the configuration says otherwise.
     expect(&subject, &[absent.clone(), broken.clone()], &[]);
     config.change_roots([rules(host, "1ms", &from("birth", "keep"))]);
-    expect(&subject, &[broken.clone()], &[absent]);
-    let (absent, _) = (host.make_file("root/absent/work", "text"), ());
+    expect(&subject, std::slice::from_ref(&broken), &[absent]);
+    let absent = host.make_file("root/absent/work", "text");
     config.change_roots([rules(host, "1ms", &from("keep", "birth"))]);
     expect(&subject, &[absent.parent().or_fail("an entry").to_owned()], &[broken]);
     // By birth is by the window too.
