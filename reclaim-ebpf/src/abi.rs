@@ -14,6 +14,10 @@ pub const LAYOUT_GLOBAL: &str = "LAYOUT";
 /// Read-only global of [`SYSCALL_SLOTS`] `i32`, set before load: the number of each hook's system call on this
 /// architecture, indexed by the hook's tag, -1 for none. Only the programs that see every system call read it.
 pub const SYSCALLS_GLOBAL: &str = "SYSCALLS";
+/// Read-only global of [`SYSCALL_WORDS`] `u64`, set before load: a bit for each number in [`SYSCALLS_GLOBAL`].
+pub const SYSCALL_BITS_GLOBAL: &str = "SYSCALL_BITS";
+/// Words of 64 bits in [`SYSCALL_BITS_GLOBAL`]; a power of two. Numbers beyond them are nobody's that is listened to.
+pub const SYSCALL_WORDS: usize = 8;
 /// Room in [`SYSCALLS_GLOBAL`]; the place of `open_tree_attr(2)`, which shares a tag, is [`SYSCALL_OPEN_TREE_ATTR`].
 pub const SYSCALL_SLOTS: usize = 16;
 /// Where [`SYSCALLS_GLOBAL`] holds the number of `open_tree_attr(2)`.
@@ -52,8 +56,13 @@ pub const COUNTER_HOOK_ENTERED: u32 = 24;
 pub const COUNTER_HOOK_LEFT: u32 = 40;
 /// Room for hooks among the counters; a power of two.
 pub const HOOK_SLOTS: u32 = 16;
+/// Whose calls from before the programs have all returned, so that each call of theirs that is inside now was counted in:
+/// 0 for nobody known, the number of a process, or [`EVERYBODY`]. Set by userspace.
+pub const COUNTER_OUTSIDE: u32 = 56;
+/// No process has this number.
+pub const EVERYBODY: u64 = u64::MAX;
 /// Number of counters.
-pub const COUNTER_SLOTS: u32 = 56;
+pub const COUNTER_SLOTS: u32 = 57;
 
 /// Room for calls in flight at one time.
 pub const IN_FLIGHT_SLOTS: u32 = 16_384;

@@ -3,7 +3,8 @@
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use reclaim_ebpf::abi::{
     COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_HOOK_ENTERED,
-    COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_MISSED, COUNTER_UNTRACKED, GENERATIONS, HOOK_SLOTS, InFlight,
+    COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_MISSED, COUNTER_OUTSIDE, COUNTER_UNTRACKED, EVERYBODY, GENERATIONS,
+    HOOK_SLOTS, InFlight,
 };
 
 use crate::{
@@ -36,6 +37,26 @@ pub(crate) fn enter(hook: u32) {
         advance(COUNTER_UNTRACKED);
         count_left(generation);
     }
+}
+
+/// Whether it is certain, at little cost, that the calling thread returns from no call that was counted in or that somebody
+/// has to hear of. When it is not, nothing is known.
+///
+/// A call of this thread's that counts has raised the number of those that entered, and raises that of those that left
+/// later than this. So if the latter, read first, is as large as the former, there is none: whatever others do meanwhile
+/// raises the former first. That holds for threads which have entered since the programs see calls enter, and as long as
+/// each was tracked.
+#[inline(always)]
+pub(crate) fn is_certainly_outside() -> bool {
+    let outside = read(COUNTER_OUTSIDE);
+    if outside == 0 || (outside != EVERYBODY && outside != bpf_get_current_pid_tgid() >> 32) {
+        return false;
+    }
+    let left = read(COUNTER_LEFT);
+    // Through the address, so that every processor reads it second.
+    let Some(zero) = kernel::unknown_zero() else { return false };
+    let entered = read(COUNTER_ENTERED + (left & zero) as u32);
+    left == entered && read(COUNTER_UNTRACKED) == 0
 }
 
 /// The call that this thread is in, if the clock counted it in.

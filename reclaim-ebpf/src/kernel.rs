@@ -5,7 +5,7 @@ use core::ptr;
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::Array;
-use reclaim_ebpf::abi::{Layout, SYSCALL_SLOTS};
+use reclaim_ebpf::abi::{Layout, SYSCALL_SLOTS, SYSCALL_WORDS};
 
 // Both are filled in by the loader; the values here only keep them in .rodata.
 #[unsafe(no_mangle)]
@@ -27,6 +27,9 @@ static LAYOUT: Layout = Layout {
 #[unsafe(no_mangle)]
 static SYSCALLS: [i32; SYSCALL_SLOTS] = [-1; SYSCALL_SLOTS];
 
+#[unsafe(no_mangle)]
+static SYSCALL_BITS: [u64; SYSCALL_WORDS] = [0; SYSCALL_WORDS];
+
 /// Holds a zero that the kernel's verifier does not know.
 #[map]
 static UNKNOWN_ZERO: Array<u64> = Array::with_max_entries(1, 0);
@@ -46,6 +49,19 @@ pub(crate) fn syscall_number(slot: usize) -> i64 {
     // SAFETY: inside the static, since callers pass constants below SYSCALL_SLOTS.
     let number = unsafe { ptr::read_volatile(place) };
     i64::from(number)
+}
+
+/// Whether the number of a system call is one of [`SYSCALLS`].
+#[inline(always)]
+pub(crate) fn is_listened_to(number: i64) -> bool {
+    let number = number as u64;
+    if number >= SYSCALL_WORDS as u64 * 64 {
+        return false;
+    }
+    let place = (&raw const SYSCALL_BITS).cast::<u64>().wrapping_add((number / 64) as usize & (SYSCALL_WORDS - 1));
+    // SAFETY: inside the static, by the check above.
+    let word = unsafe { ptr::read_volatile(place) };
+    word >> (number & 63) & 1 != 0
 }
 
 /// A mount namespace, as one task's proxy names it.

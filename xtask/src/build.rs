@@ -17,6 +17,15 @@ pub(crate) fn run() -> Result<PathBuf> {
     Ok(binary(&target_directory()?))
 }
 
+/// Builds the program that measures through the library, and returns its absolute path.
+///
+/// # Errors
+/// The build fails.
+pub(crate) fn measure() -> Result<PathBuf> {
+    command::run(cargo().args(["build", "--release", "--package", "reclaim-user", "--example", "measure"]))?;
+    Ok(target_directory()?.join("release/examples/measure"))
+}
+
 /// Where the release binary is in cargo's target directory.
 fn binary(target: &Path) -> PathBuf {
     target.join("release/reclaim")

@@ -64,6 +64,8 @@ enum Task {
     BenchAsRoot {
         /// The built binary
         binary: PathBuf,
+        /// The built program that measures through the library
+        measure: PathBuf,
         #[command(flatten)]
         size: bench::Size,
     },
@@ -104,7 +106,7 @@ fn start(task: Task) -> Result<()> {
         Task::Run(options) => run::run(&options),
         Task::DemoAsRoot { binary, size } => run::run_as_root(&binary, &size),
         Task::Bench(options) => bench::run(&options),
-        Task::BenchAsRoot { binary, size } => bench::run_as_root(&binary, &size),
+        Task::BenchAsRoot { binary, measure, size } => bench::run_as_root(&binary, &measure, &size),
         Task::Sandbox(options) => sandbox::serve(&options),
         Task::Tethered { words } => sandbox::become_tethered(&words),
         Task::Vm(options) => vm::run(&options),

@@ -2,12 +2,13 @@
 
 use super::capability::{self, CAPABILITIES};
 use super::kernel;
-use crate::config::Loaded;
+use crate::config::{Loaded, RootConfig};
 use crate::error::{Error, Outcome, chain};
-use crate::evidence::engine::{Engine, EvidenceChoice, Span};
+use crate::evidence::engine::{Engine, EvidenceChoice, Span, prove_walk};
 use crate::evidence::features::{self, Answer, Feature};
 use crate::evidence::mount_fence;
 use crate::evidence::references::Finder;
+use crate::evidence::walk::WalkError;
 use crate::model::calendar;
 use crate::model::check::{
     CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, StuckReport, Three,
@@ -38,7 +39,8 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     });
     faults.extend(loaded.notes.iter().map(|note| fault("configuration", false, note.clone())));
     let references = Finder::default().answer();
-    tell_features(&mut output, &references, loaded.config.service.refuse_binds)?;
+    let walk = walk_answer(&loaded.config.roots);
+    tell_features(&mut output, walk, &references, loaded.config.service.refuse_binds)?;
     tell_capabilities(&mut output)?;
     let roots = Roots::place(&loaded.config.roots);
     let state_dir = &loaded.config.service.state_dir;
@@ -83,17 +85,33 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     })
 }
 
-fn tell_features(output: &mut Output, references: &Answer, refuse_binds: bool) -> io::Result<()> {
+/// Whether a walk finds a mount that is made for it: in the first root that is there, else in a directory of the system.
+fn walk_answer(roots: &[RootConfig]) -> Answer {
+    let roots = roots.iter().map(|root| &*root.path);
+    let directories: Vec<&Path> = roots.chain(["/run", "/tmp", "/"].map(Path::new)).collect();
+    match prove_walk(&directories) {
+        Ok(()) => Answer::Yes,
+        Err(error @ WalkError::KnownAnswer { .. }) => Answer::No { why: chain(&error) },
+        Err(error) => Answer::Unknown { why: chain(&error) },
+    }
+}
+
+fn tell_features(output: &mut Output, walk: Answer, references: &Answer, refuse_binds: bool) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
     let references =
         Feature { name: "task iterator", used_for: "who has a condemned entry open", answer: references.clone() };
+    let walk = Feature {
+        name: "walk of mounts",
+        used_for: "confirming: every mount of a file system, whoever holds it",
+        answer: walk,
+    };
     let used_for = match refuse_binds {
         true => "refusing to bind condemned entries",
         false => "refusing to bind condemned entries; not asked for (refuse_binds)",
     };
     let fence = Feature { name: "mount fence", used_for, answer: mount_fence::answer() };
     for Feature { name, used_for, answer } in
-        features::probe().into_iter().chain(kernel::features()).chain([references, fence])
+        features::probe().into_iter().chain(kernel::features()).chain([walk, references, fence])
     {
         let (answer, why) = match answer {
             Answer::Yes => (Three::Yes, None),

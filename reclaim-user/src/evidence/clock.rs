@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use aya::maps::{HashMap, MapData};
 use reclaim_ebpf::abi::{
     COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_HOOK_ENTERED,
-    COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_LOST, COUNTER_MISSED, COUNTER_SEQUENCE, COUNTER_UNTRACKED, GENERATIONS,
-    HOOK_SLOTS, IN_FLIGHT_SIZE,
+    COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_LOST, COUNTER_MISSED, COUNTER_OUTSIDE, COUNTER_SEQUENCE,
+    COUNTER_UNTRACKED, GENERATIONS, HOOK_SLOTS, IN_FLIGHT_SIZE,
 };
 
 use super::returns::{Misses, Returns};
@@ -160,6 +160,9 @@ impl Clock {
         while !state.stragglers.are_seen_outside() && pause.take().is_some() {}
         // Whoever has left by now is seen by the baseline, which is taken after attaching.
         state.stragglers.take_left();
+        if let Some(outside) = state.stragglers.outside() {
+            self.counters.store(COUNTER_OUTSIDE, outside);
+        }
     }
 
     /// Calls by a hook that were seen to enter and to leave.

@@ -9,7 +9,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use reclaim_ebpf::abi::EVERYBODY;
+
 use super::probes::hooks::{self, CLONE_NEWNS};
+use super::procfs::Procfs;
 use crate::model::event::Hook;
 
 /// How long a thread that may not be looked at is given to leave a call, from the moment of attaching.
@@ -124,6 +127,21 @@ impl Stragglers {
             ));
         }
         Left::All
+    }
+
+    /// Whose threads have all been seen outside: everybody's, the number of this process for its own, or none when that is
+    /// not known. Where the numbers in /proc are not those of the kernel's first pid namespace, it is not.
+    pub(super) fn outside(&self) -> Option<u64> {
+        let own = std::process::id();
+        if self.blind.is_some() || self.threads.keys().any(|&(process, _)| process == own) {
+            return None;
+        }
+        if !Procfs::open().is_ok_and(|procfs| procfs.shows_initial_pid_namespace()) {
+            return None;
+        }
+        let everybody = self.unreadable == 0 && self.threads.is_empty();
+        // Whoever may look at some threads only may look at those of its own process.
+        Some(if everybody { EVERYBODY } else { own.into() })
     }
 
     /// What could not be looked at.

@@ -3,7 +3,7 @@
 use super::id::{Location, MountId, NamespaceId};
 use super::mount::{Layer, MountTable, Trace};
 use super::pin::{Pin, Place, Role, State};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Directory inside a root that condemned entries are moved to.
 pub const CONDEMNED_DIRECTORY: &[u8] = b".reclaim";
@@ -59,6 +59,8 @@ impl PinRef {
 #[derive(Clone, Debug, Default)]
 pub struct PinSet {
     namespaces: BTreeMap<NamespaceId, NamespacePins>,
+    /// Those of them with a layer whose place is not known: few, and asked about for every entry.
+    doubtful: BTreeSet<NamespaceId>,
     loose: Vec<Pin>,
     watched: Vec<Watched>,
 }
@@ -79,7 +81,7 @@ impl PinSet {
             .into_iter()
             .map(|root| Watched { root, entries: HashMap::new(), by_namespace: HashMap::new() })
             .collect();
-        Self { namespaces: BTreeMap::new(), loose: Vec::new(), watched }
+        Self { namespaces: BTreeMap::new(), doubtful: BTreeSet::new(), loose: Vec::new(), watched }
     }
 
     /// Indexes other roots from here on; the pins stay.
@@ -128,6 +130,9 @@ impl PinSet {
                 }
             }
         }
+        if table.layers.iter().any(|layer| layer.places.is_empty()) {
+            self.doubtful.insert(namespace);
+        }
         self.namespaces.insert(namespace, pins);
         known
     }
@@ -137,6 +142,7 @@ impl PinSet {
         for watched in &mut self.watched {
             watched.forget(namespace);
         }
+        self.doubtful.remove(&namespace);
         self.namespaces.remove(&namespace)
     }
 
@@ -213,10 +219,7 @@ impl PinSet {
     /// kernel mounts for itself.
     #[must_use]
     pub fn doubt(&self, name: &[u8], known_empty: bool, walked: bool) -> Option<(NamespaceId, &Layer)> {
-        self.namespaces
-            .iter()
-            .flat_map(|(namespace, pins)| pins.table.layers.iter().map(|layer| (*namespace, layer)))
-            .filter(|(_, layer)| layer.places.is_empty())
+        self.layers_in_doubt()
             .filter(|(_, layer)| match layer.trace {
                 Trace::Mounted => !walked,
                 Trace::Filled => !known_empty,
@@ -228,7 +231,15 @@ impl PinSet {
     /// Number of layers whose place is not known.
     #[must_use]
     pub fn doubts(&self) -> usize {
-        self.namespaces.values().flat_map(|pins| &pins.table.layers).filter(|layer| layer.places.is_empty()).count()
+        self.layers_in_doubt().count()
+    }
+
+    fn layers_in_doubt(&self) -> impl Iterator<Item = (NamespaceId, &Layer)> {
+        let layers = |namespace: &NamespaceId| self.namespaces.get(namespace).map(|pins| &pins.table.layers);
+        let doubtful = self.doubtful.iter().filter_map(move |namespace| Some((*namespace, layers(namespace)?)));
+        doubtful
+            .flat_map(|(namespace, layers)| layers.iter().map(move |layer| (namespace, layer)))
+            .filter(|(_, layer)| layer.places.is_empty())
     }
 
     /// What is known of one namespace.

@@ -48,11 +48,17 @@ pub fn open_parent(directory: impl AsFd) -> Result<OwnedFd, Errno> {
 /// Opens the directory or regular file `name` for a look at its lock and contents; it never waits for anybody.
 ///
 /// # Errors
-/// As [`open_child`]; `EWOULDBLOCK` when somebody holds a file lease on it.
+/// As [`open_child`]; `EWOULDBLOCK` when somebody holds a file lease on it, `EINVAL` for what is not a single name.
 pub fn open_entry(directory: impl AsFd, name: &CStr, is_directory: bool) -> Result<OwnedFd, Errno> {
     let mut flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     flags.set(OFlag::O_DIRECTORY, is_directory);
-    again(|| openat2(&directory, name, OpenHow::new().flags(flags).resolve(below())))
+    if matches!(name.to_bytes(), b"." | b"..") || name.to_bytes().contains(&b'/') {
+        return Err(Errno::EINVAL);
+    }
+    // A single name that is followed nowhere leads nowhere else. RESOLVE_BENEATH would make sure of that by a look under the
+    // lock that every rename on the host takes (`path_is_under` in fs/namespace.c).
+    let resolve = below() - ResolveFlag::RESOLVE_BENEATH;
+    again(|| openat2(&directory, name, OpenHow::new().flags(flags).resolve(resolve)))
 }
 
 /// Opens `name` for telling what it is, whatever kind of file it is; nothing of it can be read that way.

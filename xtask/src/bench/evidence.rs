@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::Size;
 use super::measure::{Contender, compare, time};
+use super::{Size, library, startup};
 use crate::command::shown;
 use crate::sandbox::{Kind, Sandbox};
 use crate::stage::Stage;
@@ -19,7 +19,7 @@ use crate::stage::Stage;
 const TOO_WEAK: i32 = 4;
 
 /// Measures and prints.
-pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
+pub(super) fn run(binary: &Path, measure: &Path, size: &Size) -> Result<()> {
     // Each sandbox takes two pipes.
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("cannot read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("cannot raise the limit of open files")?;
@@ -60,7 +60,12 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
             Contender { name: "mountinfo of every process", work: Box::new(every) },
             Contender { name: "mountinfo of one process a namespace", work: Box::new(once) },
         ],
-    )
+    )?;
+    let process = sandboxes.first().context("no sandbox was made")?.pid();
+    library::run(measure, &stage, process, size)?;
+    startup::run(binary, &stage, &config, size, "with all of them")?;
+    drop(sandboxes);
+    startup::run(binary, &stage, &config, size, "without them")
 }
 
 /// Starts all of them at once, then waits for each.

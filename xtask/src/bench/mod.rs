@@ -1,9 +1,11 @@
 //! `cargo xtask bench`: reclaim against the usual ways, in one run, as ratios. Never part of a test.
 
 mod evidence;
+mod library;
 mod measure;
 mod probes;
 mod removal;
+mod startup;
 
 use std::path::Path;
 
@@ -49,11 +51,15 @@ pub(crate) struct Size {
 /// The build fails, a contender fails, or one does not do the work it is measured at.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let binary = build::run()?;
+    let measure = build::measure()?;
     if geteuid().is_root() {
-        return run_as_root(&binary, &options.size);
+        return run_as_root(&binary, &measure, &options.size);
     }
     let size = &options.size;
-    let mut arguments = vec!["bench-as-root".to_owned(), binary.to_str().context("a path is not UTF-8")?.to_owned()];
+    let mut arguments = vec!["bench-as-root".to_owned()];
+    for path in [&binary, &measure] {
+        arguments.push(path.to_str().context("a path is not UTF-8")?.to_owned());
+    }
     for (name, value) in [
         ("--entries", size.entries),
         ("--namespaces", size.namespaces),
@@ -71,12 +77,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_as_root(binary: &Path, size: &Size) -> Result<()> {
+pub(crate) fn run_as_root(binary: &Path, measure: &Path, size: &Size) -> Result<()> {
     if size.entries > 0 {
         removal::run(binary, size)?;
     }
     if size.namespaces > 0 {
-        evidence::run(binary, size)?;
+        evidence::run(binary, measure, size)?;
     }
     if size.probes > 0 {
         probes::run(binary, size)?;

@@ -16,7 +16,7 @@ mod walked;
 
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
-pub use walked::Asked;
+pub use walked::{Asked, prove_walk};
 
 use super::clock::{Clock, Reading, Waited};
 use super::lacking::lacks;

@@ -1,5 +1,6 @@
 //! Asking the walk about the entries of directories, and believing it only after it has proved itself.
 
+use crate::evidence::ground::ground;
 use crate::evidence::walk::{WalkError, WalkPin, Walker};
 use crate::model::id::{Location, MountId};
 use crate::model::pin::{Pin, Place, Role, State};
@@ -8,7 +9,9 @@ use crate::sys::mount_id::mount_of;
 use crate::sys::mount_tree::clone_tree;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// A directory whose children are asked about, and where it lies.
 pub type Asked<'a> = (BorrowedFd<'a>, Location);
@@ -58,6 +61,22 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
         })
     });
     Ok(pins.collect())
+}
+
+/// Loads a walk and lets it prove itself on the first of some directories that has something to be found.
+///
+/// # Errors
+/// It cannot be loaded, does not run, or does not find the mount that was made for it.
+pub fn prove_walk(directories: &[&Path]) -> Result<(), WalkError> {
+    let mut walker = Walker::load()?;
+    for path in directories {
+        let (Ok(opened), Ok(ground)) = (File::open(path), ground(path)) else { continue };
+        match walk(&mut walker, &[(opened.as_fd(), ground.location)]) {
+            Err(WalkError::NothingToFind) => {}
+            proof => return proof.map(drop),
+        }
+    }
+    Err(WalkError::NothingToFind)
 }
 
 /// Makes a mount of the directory itself, to be found in its parent, or, at the top of a mount, of a directory in it.

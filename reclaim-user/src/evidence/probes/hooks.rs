@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::rung::{Passed, Rung};
-use reclaim_ebpf::abi::{SYSCALL_OPEN_TREE_ATTR, SYSCALL_SLOTS};
+use reclaim_ebpf::abi::{SYSCALL_OPEN_TREE_ATTR, SYSCALL_SLOTS, SYSCALL_WORDS};
 
 use crate::model::event::Hook;
 
@@ -153,6 +153,15 @@ pub(super) fn numbers(listens: impl Fn(usize) -> bool) -> [i32; SYSCALL_SLOTS] {
     numbers
 }
 
+/// A bit for each of the numbers, as the object's global holds them.
+pub(super) fn bits(numbers: &[i32; SYSCALL_SLOTS]) -> [u64; SYSCALL_WORDS] {
+    let mut bits = [0; SYSCALL_WORDS];
+    for number in numbers.iter().filter_map(|&number| usize::try_from(number).ok()) {
+        bits[number / 64] |= 1 << (number % 64);
+    }
+    bits
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +174,17 @@ mod tests {
             assert_eq!(hook_of(syscall.number), Some(syscall.hook));
         }
         assert_eq!((hook_of(-1), hook_of_32(-1)), (None, None));
+    }
+
+    #[test]
+    fn every_number_has_its_bit_and_no_other_has_one() {
+        let numbers = numbers(|_| true);
+        let bits = bits(&numbers);
+        for number in 0..64 * SYSCALL_WORDS {
+            let is_ours = SYSCALLS.iter().any(|syscall| usize::try_from(syscall.number).is_ok_and(|own| own == number));
+            assert_eq!(bits[number / 64] >> (number % 64) & 1 != 0, is_ours, "{number}");
+        }
+        assert_eq!(bits.iter().map(|word| word.count_ones() as usize).sum::<usize>(), SYSCALLS.len());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use aya::maps::{HashMap, Map, RingBuf};
 use aya::programs::ProgramFd;
 use reclaim_ebpf::abi::{
     COUNTER_SLOTS, COUNTERS_MAP, EVENTS_BYTES, EVENTS_MAP, IN_FLIGHT_MAP, IN_FLIGHT_SLOTS, LAYOUT_GLOBAL,
-    SYSCALLS_GLOBAL,
+    SYSCALL_BITS_GLOBAL, SYSCALLS_GLOBAL,
 };
 
 pub use error::ProbeError;
@@ -214,9 +214,14 @@ fn attach_all(
 
 fn load(kernel: &Kernel, options: &ProbeOptions, by_number: impl Fn(usize) -> bool) -> Result<Ebpf, ProbeError> {
     let numbers = hooks::numbers(by_number);
+    let bits = hooks::bits(&numbers).map(u64::to_ne_bytes);
     let numbers = numbers.map(i32::to_ne_bytes);
     let given = Given {
-        globals: &[(LAYOUT_GLOBAL, &kernel.layout), (SYSCALLS_GLOBAL, numbers.as_flattened())],
+        globals: &[
+            (LAYOUT_GLOBAL, &kernel.layout),
+            (SYSCALLS_GLOBAL, numbers.as_flattened()),
+            (SYSCALL_BITS_GLOBAL, bits.as_flattened()),
+        ],
         sizes: &[
             (EVENTS_MAP, options.ring_bytes.unwrap_or(EVENTS_BYTES)),
             (IN_FLIGHT_MAP, options.in_flight_slots.unwrap_or(IN_FLIGHT_SLOTS)),
