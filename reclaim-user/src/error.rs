@@ -5,7 +5,7 @@ use crate::evidence::asked::AskedError;
 use crate::evidence::engine::EngineError;
 use crate::evidence::scan::ScanError;
 use crate::model::purge::{ExpandError, IdError};
-use crate::removal::RemovalError;
+use crate::removal::{KeepError, RemovalError};
 use crate::service::ServiceError;
 use crate::service::client::ClientError;
 use std::io;
@@ -105,6 +105,27 @@ pub enum Error {
         #[source]
         source: RemovalError,
     },
+    /// A keep.
+    #[error(transparent)]
+    Keep(#[from] KeepError),
+    /// A command that only root can do without a service.
+    #[error("`reclaim {command}` needs a running service, or root: {why}")]
+    NeedsRoot {
+        /// The command.
+        command: &'static str,
+        /// Why there is no service to ask.
+        why: String,
+    },
+    /// An argument that means nothing.
+    #[error("{argument}: {what}; {remedy}")]
+    Argument {
+        /// The argument.
+        argument: &'static str,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The service.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -121,7 +142,11 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Id(_) | Self::Expand(_) => exit::USAGE,
+            Self::Config(_)
+            | Self::Id(_)
+            | Self::Expand(_)
+            | Self::Argument { .. }
+            | Self::Keep(KeepError::NoEntry { .. }) => exit::USAGE,
             Self::Engine(EngineError::NoWalk(_) | EngineError::Unavailable { .. }) => exit::WEAK,
             Self::Removal { source, .. } | Self::Purge { source, .. } if source.is_usage() => exit::USAGE,
             Self::Removal { source: RemovalError::Busy { .. }, .. }
@@ -135,6 +160,8 @@ impl Error {
             | Self::Asked(_)
             | Self::Removal { .. }
             | Self::Purge { .. }
+            | Self::Keep(_)
+            | Self::NeedsRoot { .. }
             | Self::Service(_)
             | Self::Client(_)
             | Self::Output(_) => exit::FAILED,

@@ -174,6 +174,12 @@ impl ConfigFile {
         &self.path
     }
 
+    /// The state directory.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
     /// Where the service listens.
     #[must_use]
     pub fn socket(&self) -> &Path {

@@ -164,3 +164,57 @@ fn poison_does_not_stop_a_start_and_is_tried_again_rarely() {
         drop(poison);
     });
 }
+
+/// What cannot be removed is told when it is first seen and not in every sweep, and `check` lists it with why.
+#[test]
+fn a_stuck_entry_is_told_once_and_listed() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [rules(host)]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        set_immutable(&host.make_file("root/stuck/stays", "text"), true);
+        set_immutable(&host.entry("itself"), true);
+        let told = |name: &str| {
+            let ended = reclaim.run(&["sweep"]);
+            let lines = ended.stderr.lines().filter(|line| line.contains("WARN") && line.contains(name)).count();
+            assert_eq!(ended.code(), 0, "{ended:?}");
+            lines
+        };
+        assert_eq!(told("root/stuck"), 1, "at first");
+        assert_eq!((told("root/stuck"), told("root/itself")), (0, 0), "told already, by an earlier sweep");
+        let stuck = || {
+            let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+            let mut stuck: Vec<_> = objects.into_iter().filter(|object| object["type"] == "stuck").collect();
+            stuck.sort_by_key(|object| object["name"].to_string());
+            stuck
+        };
+        let listed = stuck();
+        let names: Vec<_> = listed.iter().map(|object| object["name"].as_str().unwrap_or_default()).collect();
+        assert_eq!(names, ["itself", "stuck"], "{listed:?}");
+        assert!(listed[1]["why"].as_str().is_some_and(|why| why.contains("EPERM")), "{listed:?}");
+        assert!(listed[1]["since"].is_string(), "{listed:?}");
+        // A service that starts later has been told as well.
+        let mut service = Service::start(host, &config, &Reclaim::with(&config));
+        service.wait_for_passes(1);
+        assert!(!service.log().contains("root/stuck"), "{}", service.log());
+        drop(service.terminate());
+        set_immutable(&host.root().join("itself"), false);
+        for batch in std::fs::read_dir(host.root().join(".reclaim")).or_fail("list .reclaim").flatten() {
+            set_immutable(&batch.path().join("stuck/stays"), false);
+        }
+        reclaim.sweep();
+        assert!(host.names().is_empty() && host.condemned().is_empty());
+        assert!(stuck().is_empty(), "what has gone is not listed");
+    });
+}
+
+/// A pass that fails says at warning level that it holds things back, and why.
+#[test]
+fn a_pass_that_fails_says_what_it_holds_back() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        host.make_file("root/.reclaim", "no directory");
+        let ended = Reclaim::with(&config).evidence("scan").run(&["sweep"]);
+        let told = ended.stderr.lines().any(|line| line.contains("WARN") && line.contains("held back"));
+        assert!(ended.code() == 1 && told && ended.stderr.contains(".reclaim"), "{ended:?}");
+    });
+}

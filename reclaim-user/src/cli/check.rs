@@ -9,9 +9,14 @@ use crate::evidence::features::{self, Answer, Feature};
 use crate::evidence::mount_fence;
 use crate::evidence::references::Finder;
 use crate::evidence::walk::WalkError;
-use crate::model::check::{CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, Three};
+use crate::model::calendar;
+use crate::model::check::{
+    CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, StuckReport, Three,
+};
 use crate::model::pin_set::CONDEMNED_DIRECTORY;
+use crate::model::report::Name;
 use crate::model::status::EvidenceStatus;
+use crate::removal::{self, KeepStore, Memory, RootState};
 use crate::render::output::Output;
 use crate::render::table::Table;
 use crate::render::{pass, text};
@@ -38,7 +43,12 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     tell_features(&mut output, walk, &references, loaded.config.service.refuse_binds)?;
     tell_capabilities(&mut output)?;
     let roots = Roots::place(&loaded.config);
-    tell_roots(&mut output, roots.everything())?;
+    let state_dir = &loaded.config.service.state_dir;
+    tell_roots(&mut output, roots.everything(), state_dir)?;
+    tell_stuck(&mut output, roots.everything(), state_dir)?;
+    if let Err(error) = KeepStore::of(state_dir).read(removal::now()) {
+        faults.push(fault("keeps", true, chain(&error)));
+    }
     for placed in roots.everything() {
         if let Some(wrong) = &placed.fault {
             faults.push(fault(&placed.config.name, true, chain(wrong)));
@@ -128,8 +138,9 @@ fn tell_capabilities(output: &mut Output) -> io::Result<()> {
     output.table(&table)
 }
 
-fn tell_roots(output: &mut Output, roots: &[Placed]) -> io::Result<()> {
-    let mut table = Table::new(&["ROOT", "PATH", "EXISTS", "BATCHES", "CONDEMNED"]);
+fn tell_roots(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Result<()> {
+    let mut table = Table::new(&["ROOT", "PATH", "EXISTS", "BATCHES", "CONDEMNED", "RETIRED", "CLAIMS UNREAD"]);
+    let memory = Memory::read(state_dir);
     for placed in roots {
         let (batches, condemned, unread) = match leftovers(&placed.config.path) {
             Ok((batches, condemned)) => (batches, condemned, None),
@@ -142,14 +153,50 @@ fn tell_roots(output: &mut Output, roots: &[Placed]) -> io::Result<()> {
             batches,
             condemned,
             unread,
+            retired_since: removal::retired_since(state_dir, &placed.config)
+                .unwrap_or_else(|error| Some(format!("unknown: {error}"))),
+            claims_unread_since: recalled(&memory, placed).claims_unread_since.map(calendar::written),
         };
         output.object(&report)?;
         let count = |count: u64| if report.unread.is_some() { "?".to_owned() } else { count.to_string() };
         let exists = if report.exists { "yes" } else { "no" }.to_owned();
         let path = text::escape(report.path.as_bytes());
-        table.row([report.name.clone(), path, exists, count(batches), count(condemned)]);
+        let since =
+            |time: &Option<String>| time.as_ref().map_or_else(|| "-".to_owned(), |time| text::escape(time.as_bytes()));
+        let (retired, unread) = (since(&report.retired_since), since(&report.claims_unread_since));
+        table.row([report.name.clone(), path, exists, count(batches), count(condemned), retired, unread]);
     }
     output.table(&table)
+}
+
+/// What passes have written down of a root.
+fn recalled(memory: &Memory, placed: &Placed) -> RootState {
+    let mut state = RootState::default();
+    memory.recall(&placed.config.name, &mut state);
+    if placed.config.claims.is_none() {
+        state.claims_unread_since = None;
+    }
+    state
+}
+
+/// Every entry that the last passes could not remove.
+fn tell_stuck(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Result<()> {
+    let memory = Memory::read(state_dir);
+    let mut table = Table::new(&["STUCK", "SINCE", "WHY"]);
+    let mut any = false;
+    for placed in roots {
+        let state = recalled(&memory, placed);
+        for (name, trouble) in state.troubles.iter() {
+            let (root, name) = (placed.config.name.clone(), Name(name.to_vec()));
+            let since = calendar::written(trouble.first);
+            let report = StuckReport { root, name_hex: name.hex(), name, since, why: trouble.why.clone() };
+            output.object(&report)?;
+            let why = text::escape(report.why.as_bytes());
+            table.row([format!("{}/{}", report.root, text::name(&report.name)), report.since, why]);
+            any = true;
+        }
+    }
+    if any { output.table(&table) } else { Ok(()) }
 }
 
 /// Batches and condemned entries that lie in a root now. A root or a `.reclaim` that is not there holds none.

@@ -4,6 +4,7 @@ mod audit;
 mod capability;
 mod check;
 mod context;
+mod keep;
 mod kernel;
 mod pins;
 mod purge;
@@ -97,6 +98,12 @@ enum Command {
     Scan,
     /// Tell whether mounts leave a path free: free, pinned or unknown
     Query(query::Arguments),
+    /// Keep one entry for some time, as its owner or root
+    Keep(keep::Arguments),
+    /// End the keep of one entry
+    Unkeep(keep::UnkeepArguments),
+    /// List what is kept
+    Keeps,
     /// Tell what this kernel and this configuration give
     Check,
     /// Ask the running service how it is
@@ -115,6 +122,9 @@ impl Command {
             Self::Pins(_) => ("pins", true),
             Self::Scan => ("scan", true),
             Self::Query(_) => ("query", true),
+            Self::Keep(_) => ("keep", true),
+            Self::Unkeep(_) => ("unkeep", true),
+            Self::Keeps => ("keeps", true),
             Self::Check => ("check", true),
             Self::Status => ("status", true),
         }
@@ -164,6 +174,9 @@ fn dispatch(globals: Globals, command: Command) -> Result<Outcome, Error> {
         Command::Pins(arguments) => pins::run(&mut context, &arguments),
         Command::Scan => scan::run(&mut context),
         Command::Query(arguments) => query::run(&mut context, &arguments),
+        Command::Keep(arguments) => keep::run(&mut context, &arguments),
+        Command::Unkeep(arguments) => keep::end(&mut context, &arguments),
+        Command::Keeps => keep::list(&mut context),
         Command::Check => Ok(Outcome::Done),
         Command::Status => status::run(&mut context),
     }?;

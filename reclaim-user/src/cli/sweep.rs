@@ -4,7 +4,7 @@ use super::context::{Context, warn_of_capabilities};
 use crate::error::{Error, Outcome, chain, exit};
 use crate::evidence::engine::{EvidenceChoice, Span};
 use crate::model::report::{PassSummary, Verdict};
-use crate::removal::{Cursors, PassEvent, PassOptions, RootState};
+use crate::removal::{Cursors, Memory, PassEvent, PassOptions, RootState};
 use crate::render::pass as text;
 use crate::render::progress::Progress;
 use crate::service::client::{Client, ClientError};
@@ -49,11 +49,13 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
         budget: context.loaded.config.service.budget,
         dry_run: arguments.dry_run,
         per_entry: context.verbose > 0,
+        state_dir: Some(context.loaded.config.service.state_dir.clone()),
         ..PassOptions::default()
     };
     let progress = Progress::new(std::io::stderr().is_terminal() && !context.output.json());
     let names: Vec<String> = roots.all().iter().map(|placed| placed.config.name.clone()).collect();
     let mut cursors = Cursors::read(&context.loaded.config.service.state_dir);
+    let mut memory = Memory::read(&context.loaded.config.service.state_dir);
     let mut outcome = Outcome::Done;
     let mut first = None;
     for (at, name) in names.iter().enumerate() {
@@ -77,6 +79,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             PassEvent::Progress { listed, removed } => progress.at(listed, removed),
         };
         let mut state = RootState::at(cursors.of(name));
+        memory.recall(name, &mut state);
         let pass = roots.pass(at, &mut engine, &mut state, &options, &mut on, &mut |_| {});
         progress.end();
         if !arguments.dry_run
@@ -88,7 +91,16 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
                 "{name}: where this pass ended cannot be kept in {directory}, so the next begins where this one did: {error}"
             );
         }
+        if !arguments.dry_run
+            && let Err(error) = memory.keep(name, &state)
+        {
+            let directory = context.loaded.config.service.state_dir.display();
+            tracing::warn!("{name}: what was told of it cannot be kept in {directory}, so it is told again: {error}");
+        }
         written?;
+        if let Some(held) = pass.as_ref().map_or_else(|error| Some(text::nothing_went(name, error)), text::held_back) {
+            tracing::warn!("{held}");
+        }
         match pass {
             Ok(summary) => {
                 outcome = outcome.max(outcome_of(&summary));

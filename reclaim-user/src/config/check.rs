@@ -4,14 +4,11 @@ use super::error::ConfigError;
 use super::overlap::{self, Lineage};
 use super::owned;
 use super::raw::{Field, Root, Service, Source};
-use super::{Config, KindRule, RemoveRule, RootConfig, ServiceConfig, duration, pattern};
+use super::{Config, KindRule, RemoveRule, RootConfig, ServiceConfig, claims, duration, pattern, retain};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use toml::Value;
-
-/// What keys of later work are answered with.
-const LATER: &str = "is not supported by this version";
 
 /// Checks a whole file.
 pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), ConfigError> {
@@ -87,6 +84,7 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         min_age,
         backstop,
         retain,
+        retain_from,
         remove,
         pile,
         once,
@@ -95,14 +93,6 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         command,
         timeout,
     } = raw;
-    for (key, field, remedy) in [
-        ("root.once", once, "take the key out; the root then stays in use"),
-        ("root.claims", claims, "take the key out, and tell live entries apart by pid, age or a lease"),
-    ] {
-        if let Some(field) = field {
-            return Err(source.wrong(field.span(), key, LATER, remedy));
-        }
-    }
     let missing = |key: &str, remedy: &str| source.wrong(at.clone(), key, "is missing", remedy);
     let (name, name_at) = string(source, "root.name", &name)?
         .ok_or_else(|| missing("root.name", "give the root a name for reports: name = \"...\""))?;
@@ -142,6 +132,8 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
     )?;
     let has_id = pattern.as_ref().is_some_and(|regex| regex.capture_names().flatten().any(|group| group == "id"));
     let (remove, command) = owned::removal(source, "root", at, &remove, &command, &timeout, RemoveRule::Empty, has_id)?;
+    let retain = duration_of(source, "root.retain", &retain)?;
+    let retain_from = retain::read(source, &retain_from, retain.is_some(), remove)?;
     Ok(RootConfig {
         name: name.to_owned(),
         path,
@@ -151,11 +143,14 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         mode: mode_of(source, &mode)?,
         min_age: duration_of(source, "root.min_age", &min_age)?.map_or(Duration::ZERO, |(age, _)| age),
         backstop: backstop.map(|(age, _)| age),
-        retain: duration_of(source, "root.retain", &retain)?.map(|(age, _)| age),
+        retain: retain.map(|(age, _)| age),
+        retain_from,
         remove,
         pile: count(source, "root.pile", &pile)?,
+        once: flag(source, "root.once", &once)?.unwrap_or(false),
         leases: flag(source, "root.leases", &leases)?.unwrap_or(true),
         command,
+        claims: claims::read(source, &claims)?,
     })
 }
 
@@ -310,7 +305,7 @@ pub(super) fn wrong_type(
     source.wrong(field.span(), key, format!("must be {wanted}, not {}", article(field.get_ref())), remedy)
 }
 
-fn article(value: &Value) -> &'static str {
+pub(super) fn article(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a string",
         Value::Integer(_) | Value::Float(_) => "a number",

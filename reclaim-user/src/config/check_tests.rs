@@ -1,4 +1,4 @@
-use super::super::{KindRule, Loaded, RemoveRule, raw};
+use super::super::{ClaimsConfig, ClaimsSource, KindRule, Loaded, RemoveRule, RetainFrom, WithoutRecord, raw};
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +11,10 @@ fn load(text: &str) -> Result<Loaded, String> {
 
 fn root(rest: &str) -> String {
     format!("[[root]]\nname = \"a\"\npath = \"/no/such/root\"\n{rest}\n")
+}
+
+fn retained(table: &str, remove: &str) -> String {
+    root(&format!("remove = \"{remove}\"\nretain = \"1h\"\nretain_from = {{ {table} }}"))
 }
 
 #[test]
@@ -52,9 +56,23 @@ fn every_fault_names_line_key_and_remedy() {
         (root("pile = -1"), 4, "`root.pile`", "whole number"),
         (root("pile = \"many\""), 4, "`root.pile`", "whole number"),
         (root("leases = \"yes\""), 4, "`root.leases`", "true or false"),
-        (root("once = true"), 4, "`root.once`", "take the key out"),
-        (root("claims = { file = \"/x\" }"), 4, "`root.claims`", "take the key out"),
         (root("remove = \"command\""), 4, "`root.command`", "name the program"),
+        (root("once = \"yes\""), 4, "`root.once`", "true or false"),
+        (root("claims = \"/x\""), 4, "`root.claims`", "claims = {"),
+        (root("claims = { }"), 4, "`root.claims`", "claims = {"),
+        (root("claims = { file = \"/x\", command = [\"y\"] }"), 4, "`root.claims`", "keep one"),
+        (root("claims = { file = \"x\" }"), 4, "`root.claims.file`", "begin it with /"),
+        (root("claims = { command = \"acme list\" }"), 4, "`root.claims.command`", "claims = {"),
+        (root("claims = { command = [] }"), 4, "`root.claims.command`", "claims = {"),
+        (root("claims = { command = [\"a\", 7] }"), 4, "`root.claims.command`", "claims = {"),
+        (root("claims = { file = \"/x\", timeout = \"0s\" }"), 4, "`root.claims.timeout`", "some time"),
+        (root("claims = { file = \"/x\", shell = true }"), 4, "`root.claims.shell`", "known here are"),
+        (root("retain_from = { file = \"m\", field = \"f\" }"), 4, "`root.retain_from`", "add retain"),
+        (retained("file = \"m\", field = \"f\"", "empty"), 6, "`root.retain_from`", "remove = \"tree\""),
+        (retained("file = \"a/b\", field = \"f\"", "tree"), 6, "`root.retain_from.file`", "without `/`"),
+        (retained("file = \"..\", field = \"f\"", "tree"), 6, "`root.retain_from.file`", "without `/`"),
+        (retained("file = \"m\"", "tree"), 6, "`root.retain_from.field`", "retain_from = {"),
+        (retained("file = \"m\", field = \"f\", absent = \"go\"", "tree"), 6, "`root.retain_from.absent`", "\"birth\""),
         (root("name = \"again\""), 4, "`root.name`", "mend"),
         (root("mode = \"0700"), 4, "`root.mode`", "mend"),
     ];
@@ -64,14 +82,6 @@ fn every_fault_names_line_key_and_remedy() {
         assert!(message.contains(key), "key {key} of\n{text}\n{message}");
         assert!(message.contains(remedy), "remedy {remedy} of\n{text}\n{message}");
         assert!(!message.contains('\n'), "one message, one line: {message}");
-    }
-}
-
-#[test]
-fn keys_of_later_work_are_refused_by_name() {
-    for rest in ["once = false", "claims = { file = \"/x\" }"] {
-        let message = load(&root(rest)).expect_err(rest);
-        assert!(message.contains("not supported by this version"), "{message}");
     }
 }
 
@@ -147,4 +157,22 @@ fn the_documented_example_and_the_defaults() {
     assert_eq!((sources.min_age, sources.backstop), (Duration::from_secs(60), Some(Duration::from_secs(86_400))));
     assert_eq!((plain.kind, plain.remove, plain.leases), (KindRule::Directory, RemoveRule::Empty, true));
     assert_eq!((plain.owner, plain.min_age, plain.backstop, plain.retain), (Some(0), Duration::ZERO, None, None));
+}
+
+#[test]
+fn claims_once_and_manifests_are_read() {
+    let text = retained("file = \"m.json\", field = \"begun\", deadline = \"until\", broken = \"birth\"", "tree");
+    let more = "once = true\nclaims = { command = [\"acme\", \"list live\"], timeout = \"3s\" }\n";
+    let loaded = load(&format!("{text}{more}")).expect("a good configuration");
+    let read = &loaded.config.roots[0];
+    let source = ClaimsSource::Command(vec!["acme".into(), "list live".into()]);
+    assert_eq!(read.claims, Some(ClaimsConfig { source, timeout: Duration::from_secs(3) }));
+    let (field, deadline) = ("begun".to_owned(), Some("until".to_owned()));
+    let (absent, broken) = (WithoutRecord::Keep, WithoutRecord::Birth);
+    assert_eq!(read.retain_from, Some(RetainFrom { file: c"m.json".into(), field, deadline, absent, broken }));
+    assert!(read.once);
+    let plain = load(&root("claims = { file = \"/run/live\" }")).expect("a good configuration");
+    let claims = ClaimsConfig { source: ClaimsSource::File("/run/live".into()), timeout: Duration::from_secs(10) };
+    assert_eq!(plain.config.roots[0].claims, Some(claims));
+    assert!(!plain.config.roots[0].once);
 }

@@ -1,14 +1,19 @@
 //! The configuration in its checked form. Nothing behind this room ever sees the raw text.
 
 mod check;
+mod claims;
 pub mod duration;
 pub mod error;
 mod overlap;
 mod owned;
 mod pattern;
 mod raw;
+mod retain;
+mod table;
 
+pub use claims::{ClaimsConfig, ClaimsSource};
 pub use error::ConfigError;
+pub use retain::{RetainFrom, WithoutRecord};
 
 use crate::model::purge::{CommandTemplate, Template};
 use regex::bytes::Regex;
@@ -125,16 +130,22 @@ pub struct RootConfig {
     pub min_age: Duration,
     /// Older than this, the process that the name tells need not be dead.
     pub backstop: Option<Duration>,
-    /// Retention window from birth.
+    /// Retention window, from birth or from what a manifest says.
     pub retain: Option<Duration>,
+    /// The manifest that the retention window counts from.
+    pub retain_from: Option<RetainFrom>,
     /// How an entry is removed.
     pub remove: RemoveRule,
     /// Fewer candidates than this: keep them all.
     pub pile: Option<u64>,
+    /// Retire the root after a pass that came to its end and left nothing for age alone.
+    pub once: bool,
     /// Honour a lock on the entry.
     pub leases: bool,
     /// The command that removes an entry; there is one exactly where `remove` is [`RemoveRule::Command`].
     pub command: Option<RemoveCommand>,
+    /// Who names the entries that are live.
+    pub claims: Option<ClaimsConfig>,
 }
 
 impl RootConfig {

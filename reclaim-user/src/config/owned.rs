@@ -78,10 +78,13 @@ fn one(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<OwnedConfig
         min_age: Duration::ZERO,
         backstop: None,
         retain: None,
+        retain_from: None,
         remove,
         pile: None,
+        once: false,
         leases: flag(source, "owned.leases", &leases)?.unwrap_or(true),
         command,
+        claims: None,
     };
     Ok(OwnedConfig { template, rules })
 }

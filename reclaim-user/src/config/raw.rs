@@ -15,8 +15,23 @@ pub(super) const DOCUMENT_KEYS: &[&str] = &["service", "root", "owned"];
 pub(super) const SERVICE_KEYS: &[&str] = &["every", "budget", "state_dir", "socket", "metrics", "refuse_binds"];
 /// Keys of `[[root]]`.
 pub(super) const ROOT_KEYS: &[&str] = &[
-    "name", "path", "owner", "match", "kind", "mode", "min_age", "backstop", "retain", "remove", "pile", "once",
-    "leases", "claims", "command", "timeout",
+    "name",
+    "path",
+    "owner",
+    "match",
+    "kind",
+    "mode",
+    "min_age",
+    "backstop",
+    "retain",
+    "retain_from",
+    "remove",
+    "pile",
+    "once",
+    "leases",
+    "claims",
+    "command",
+    "timeout",
 ];
 /// Keys of `[[owned]]`.
 pub(super) const OWNED_KEYS: &[&str] = &["path", "owner", "kind", "remove", "leases", "command", "timeout"];
@@ -58,6 +73,7 @@ pub(super) struct Root {
     pub(super) min_age: Field,
     pub(super) backstop: Field,
     pub(super) retain: Field,
+    pub(super) retain_from: Field,
     pub(super) remove: Field,
     pub(super) pile: Field,
     pub(super) once: Field,

@@ -1,6 +1,6 @@
 //! What this kernel and this configuration give, as `reclaim check` tells it.
 
-use super::report::Producer;
+use super::report::{Name, Producer};
 use super::status::Probe;
 use serde::Serialize;
 
@@ -74,6 +74,29 @@ pub struct RootReport {
     /// Why the batches could not be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<String>,
+    /// It is retired, since then: passes skip it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retired_since: Option<String>,
+    /// Since when its claims cannot be read, as far as passes have told: everything in it is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claims_unread_since: Option<String>,
+}
+
+/// An entry that passes could not remove.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "stuck")]
+pub struct StuckReport {
+    /// Name of its root.
+    pub root: String,
+    /// Its name.
+    pub name: Name,
+    /// Its exact bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_hex: Option<String>,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// Why.
+    pub why: String,
 }
 
 /// One probe.

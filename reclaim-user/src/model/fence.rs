@@ -7,7 +7,7 @@ use regex::bytes::Regex;
 use std::time::Duration;
 
 /// A time on the wall clock, in nanoseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i128);
 
 impl Timestamp {
@@ -124,12 +124,6 @@ pub fn mode(rule: Option<u32>, mode: u32) -> bool {
 #[must_use]
 pub fn old_enough(min_age: Duration, age: Option<Duration>) -> bool {
     age.is_some_and(|age| age >= min_age)
-}
-
-/// The retention fence: true once the window is over.
-#[must_use]
-pub fn out_of_retention(window: Option<Duration>, age: Option<Duration>) -> bool {
-    window.is_none_or(|window| age.is_some_and(|age| age >= window))
 }
 
 /// Whether an entry is so old that the process of its name need not be dead.
@@ -258,13 +252,11 @@ mod tests {
     }
 
     #[test]
-    fn an_age_that_is_not_known_is_young_and_retained() {
+    fn an_age_that_is_not_known_is_young() {
         for (age, young) in [(None, true), (Some(DAY / 2), true), (Some(DAY), false), (Some(DAY * 2), false)] {
             assert_eq!(!old_enough(DAY, age), young, "{age:?}");
-            assert_eq!(!out_of_retention(Some(DAY), age), young, "{age:?}");
         }
         assert!(!old_enough(Duration::ZERO, None));
-        assert!(out_of_retention(None, None));
         assert_eq!(Timestamp::of(2, 0).age(Timestamp::of(1, 0)), None);
         assert_eq!(Timestamp::of(1, 5).age(Timestamp::of(2, 5)), Some(Duration::from_secs(1)));
     }

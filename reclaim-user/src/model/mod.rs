@@ -2,12 +2,15 @@
 
 pub mod answer;
 pub mod audit;
+pub mod calendar;
 pub mod check;
+pub mod claims;
 pub mod coverage;
 pub mod entry;
 pub mod event;
 pub mod fence;
 pub mod id;
+pub mod keep;
 pub mod live;
 pub mod mount;
 pub mod mountinfo;
@@ -18,6 +21,7 @@ pub mod plan;
 pub mod purge;
 pub mod reference;
 pub mod report;
+pub mod retention;
 pub mod scan_report;
 pub mod status;
 pub mod tally;

@@ -2,6 +2,7 @@
 //! there are enough candidates to act on.
 
 use super::fence;
+use super::report::{PassSummary, Reason};
 use std::time::Duration;
 
 /// Entries in one batch directory. Removing from one directory does not get faster with a second thread, and a huge
@@ -69,6 +70,16 @@ pub fn retry_after(tries: u32) -> Duration {
     const DAY: Duration = Duration::from_secs(86_400);
     let minutes = 1_u64.checked_shl(tries.saturating_sub(1)).unwrap_or(u64::MAX);
     Duration::from_secs(minutes.saturating_mul(60)).min(DAY)
+}
+
+/// Whether a root that is looked at once is done with: the pass came to its end, and nothing was left for age alone, or
+/// for want of knowing, or condemned. What something relies on, or what is another's, does not become ours by waiting.
+#[must_use]
+pub fn retires(pass: &PassSummary) -> bool {
+    const WAIT: [Reason; 3] = [Reason::Young, Reason::Retained, Reason::NoEvidence];
+    let unknown = pass.remarks.claims_fault.is_some() || pass.remarks.keeps_fault.is_some();
+    let waits = WAIT.iter().any(|reason| pass.kept.contains_key(reason));
+    !pass.dry_run && !pass.truncated && !unknown && !waits && pass.condemned == 0
 }
 
 #[cfg(test)]

@@ -101,8 +101,28 @@ pub struct PassSummary {
     pub truncated: bool,
     /// Nothing was changed.
     pub dry_run: bool,
+    /// What is held back for something else than an entry's own sake.
+    #[serde(flatten)]
+    pub remarks: Remarks,
     /// How long the pass took.
     pub elapsed_ms: u64,
+}
+
+/// What a summary tells besides counts; nothing where all is well.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Remarks {
+    /// Since when the claims cannot be read, RFC 3339. Everything in the root is kept as claimed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claims_unread_since: Option<String>,
+    /// Why they cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claims_fault: Option<String>,
+    /// Why the keeps cannot be read. Everything in the root is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keeps_fault: Option<String>,
+    /// The root is retired, since then, and was not looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retired_since: Option<String>,
 }
 
 /// A name as bytes that is written as text, lossily, with the exact bytes beside it where that loses something.

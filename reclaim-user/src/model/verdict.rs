@@ -5,18 +5,20 @@
 //! 1. `pinned`: a pin that anybody saw, whatever else is the case
 //! 2. `name`
 //! 3. `pinned`: something is mounted there in reclaim's own namespace
-//! 4. `kind`, 5. `owner`, 6. `mode`, 7. `young`, 8. `retained`, 9. `pid-alive`
-//! 10. `leased`, 11. `not-empty`
-//! 12. `pinned`: a layer of a union file system whose place is not known could be there
-//! 13. `no-evidence`
-//! 14. `pile`, which is judged over all candidates together ([`super::plan`])
+//! 4. `kind`, 5. `owner`, 6. `mode`, 7. `young`, 8. `keep-until`, 9. `claimed`, 10. `retained`, 11. `pid-alive`
+//! 12. `leased`, 13. `not-empty`
+//! 14. `pinned`: a layer of a union file system whose place is not known could be there
+//! 15. `no-evidence`
+//! 16. `pile`, which is judged over all candidates together ([`super::plan`])
 //!
 //! Facts are asked for in the same order, so an entry that an early fence keeps costs no later look at it. That is why
 //! the verdict comes in stages; each stage takes what the stage before gave.
 
 use super::fence::{self, Contents, Lease, NamedProcess, Process, Status, Timestamp};
 use super::report::Reason;
+use super::retention::{self, Record};
 use crate::config::RootConfig;
+use std::time::Duration;
 
 /// An entry that passed the fences that need its name alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +27,33 @@ pub struct Named {
     process: NamedProcess,
 }
 
+/// What others say of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spoken {
+    /// Its owner or root wants it kept until a time that lies ahead, or what is kept could not be read.
+    pub kept: bool,
+    /// It is claimed, or the claims could not be read.
+    pub claimed: bool,
+}
+
 /// An entry that passed the fences that need its status too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Known {
+    process: NamedProcess,
+    born: Option<Timestamp>,
+    age: Option<Duration>,
+}
+
+/// An entry that is past its retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Over {
     ask: Option<u32>,
     born: Option<Timestamp>,
 }
 
-impl Known {
+impl Over {
     /// The process that has to be asked about; none when it does not matter.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
@@ -53,7 +73,7 @@ pub fn by_name(rules: &RootConfig, name: &[u8], pinned: bool) -> Result<Named, R
     Ok(Named { process })
 }
 
-/// Stages 3 to 8. `mounted`: something is mounted there in reclaim's own namespace.
+/// Stages 3 to 9. `mounted`: something is mounted there in reclaim's own namespace.
 ///
 /// # Errors
 /// The reason to keep the entry.
@@ -62,6 +82,7 @@ pub fn by_status(
     named: Named,
     status: &Status,
     mounted: bool,
+    spoken: Spoken,
     now: Timestamp,
 ) -> Result<Known, Reason> {
     let born = status.born();
@@ -72,28 +93,41 @@ pub fn by_status(
     passes(fence::owner(rules.owner, status.owner), Reason::Owner)?;
     passes(fence::mode(rules.mode, status.mode), Reason::Mode)?;
     passes(fence::old_enough(rules.min_age, age), Reason::Young)?;
-    passes(fence::out_of_retention(rules.retain, age), Reason::Retained)?;
-    let ask = match named.process {
+    passes(!spoken.kept, Reason::KeepUntil)?;
+    passes(!spoken.claimed, Reason::Claimed)?;
+    Ok(Known { process: named.process, born, age })
+}
+
+/// Stage 10, and of stage 11 what the name alone tells. `record`: what the entry's manifest says, where the rules ask for one.
+///
+/// # Errors
+/// The reason to keep the entry.
+pub fn by_retention(rules: &RootConfig, known: Known, record: Record, now: Timestamp) -> Result<Over, Reason> {
+    let Known { process, born, age } = known;
+    if !retention::is_over(rules.retain, rules.retain_from.as_ref(), born, record, now) {
+        return Err(Reason::Retained);
+    }
+    let ask = match process {
         NamedProcess::Unasked => None,
         _ if fence::past_backstop(rules.backstop, age) => None,
         NamedProcess::Process(process) => Some(process),
         NamedProcess::Unusable => return Err(Reason::PidAlive),
     };
-    Ok(Known { ask, born })
+    Ok(Over { ask, born })
 }
 
-/// Stage 9: the process that [`Known::process`] names, where it names one.
+/// Stage 11: the process that [`Over::process`] names, where it names one.
 ///
 /// # Errors
 /// The reason to keep the entry.
-pub fn by_process(known: Known, process: Process) -> Result<(), Reason> {
-    match known.ask {
-        Some(_) if !fence::process_gone(process, known.born) => Err(Reason::PidAlive),
+pub fn by_process(over: Over, process: Process) -> Result<(), Reason> {
+    match over.ask {
+        Some(_) if !fence::process_gone(process, over.born) => Err(Reason::PidAlive),
         _ => Ok(()),
     }
 }
 
-/// Stages 10 and 11.
+/// Stages 12 and 13.
 ///
 /// # Errors
 /// The reason to keep the entry.
@@ -105,7 +139,7 @@ pub fn by_contents(rules: &RootConfig, lease: Lease, contents: Contents) -> Resu
     Ok(())
 }
 
-/// Stage 10 alone, for a directory whose emptiness the kernel judges as it removes it.
+/// Stage 12 alone, for a directory whose emptiness the kernel judges as it removes it.
 ///
 /// # Errors
 /// The reason to keep the entry.
@@ -113,7 +147,7 @@ pub fn by_lease(rules: &RootConfig, lease: Lease) -> Result<(), Reason> {
     if fence::unleased(rules.leases, lease) { Ok(()) } else { Err(Reason::Leased) }
 }
 
-/// Stages 12 and 13. `doubt`: a layer that could not be resolved could be there.
+/// Stages 14 and 15. `doubt`: a layer that could not be resolved could be there.
 ///
 /// # Errors
 /// The reason to keep the entry.
@@ -138,6 +172,10 @@ pub struct Facts {
     pub mounted: bool,
     /// Its status.
     pub status: Status,
+    /// What others say of it.
+    pub spoken: Spoken,
+    /// What its manifest says.
+    pub record: Record,
     /// What the process of its name is like; of no matter when the name tells none.
     pub process: Process,
     /// Whether it is locked.
@@ -158,8 +196,8 @@ pub struct Facts {
 /// The reason to keep the entry.
 pub fn judge(rules: &RootConfig, facts: &Facts, now: Timestamp) -> Result<(), Reason> {
     let named = by_name(rules, &facts.name, facts.pinned)?;
-    let known = by_status(rules, named, &facts.status, facts.mounted, now)?;
-    by_process(known, facts.process)?;
+    let known = by_status(rules, named, &facts.status, facts.mounted, facts.spoken, now)?;
+    by_process(by_retention(rules, known, facts.record, now)?, facts.process)?;
     by_contents(rules, facts.lease, facts.contents)?;
     by_evidence(facts.doubt, facts.complete, facts.covered)
 }

@@ -18,10 +18,13 @@ fn rules() -> RootConfig {
         min_age: Duration::from_secs(60),
         backstop: Some(Duration::from_secs(86_400)),
         retain: Some(Duration::from_secs(120)),
+        retain_from: None,
         remove: RemoveRule::Empty,
         pile: None,
+        once: false,
         leases: true,
         command: None,
+        claims: None,
     }
 }
 
@@ -40,6 +43,8 @@ fn free() -> Facts {
             changed: at,
             modified: at,
         },
+        spoken: Spoken::default(),
+        record: Record::Unasked,
         process: Process::Dead,
         lease: Lease::Free,
         contents: Contents::Empty,
@@ -69,6 +74,8 @@ fn faults() -> Vec<(Reason, Fault)> {
         (Reason::Owner, |facts| facts.status.owner = 0),
         (Reason::Mode, |facts| facts.status.mode = 0o755),
         (Reason::Young, |facts| born(facts, 59)),
+        (Reason::KeepUntil, |facts| facts.spoken.kept = true),
+        (Reason::Claimed, |facts| facts.spoken.claimed = true),
         (Reason::Retained, |facts| {
             if facts.status.birth > Some(Timestamp::of(NOW - 60, 0)) {
                 return;
@@ -120,7 +127,7 @@ fn evidence_that_is_complete_or_covered_is_enough() {
 proptest! {
     /// Whatever faults come together, the first in the documented order is told.
     #[test]
-    fn the_first_reason_wins(set in proptest::collection::vec(any::<bool>(), 13)) {
+    fn the_first_reason_wins(set in proptest::collection::vec(any::<bool>(), 15)) {
         let mut facts = free();
         let mut expected = Ok(());
         for ((reason, fault), set) in faults().into_iter().zip(set) {
@@ -134,7 +141,7 @@ proptest! {
 
     /// Adding a pin never turns keep into go, and nothing makes a pinned entry go.
     #[test]
-    fn a_pin_always_wins(set in proptest::collection::vec(any::<bool>(), 13)) {
+    fn a_pin_always_wins(set in proptest::collection::vec(any::<bool>(), 15)) {
         let mut facts = free();
         for ((_, fault), set) in faults().into_iter().zip(set) {
             if set {

@@ -6,10 +6,12 @@
 
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::place::Root;
+use super::words::Words;
 use crate::config::RootConfig;
 use crate::model::verdict;
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
@@ -37,8 +39,9 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Starts the thread. None when there is none to be had.
-    pub(super) fn begin(rules: &RootConfig, root: &Root) -> Option<Self> {
-        let (rules, examiner, directory) = (rules.clone(), Examiner::new(root), root.directory.try_clone().ok()?);
+    pub(super) fn begin(rules: &RootConfig, root: &Root, words: &Arc<Words>) -> Option<Self> {
+        let (rules, examiner) = (rules.clone(), Examiner::new(root, Arc::clone(words)));
+        let directory = root.directory.try_clone().ok()?;
         let (ask, asked) = channel();
         let (answer, answers) = channel();
         let work = move || work(&rules, examiner, &directory, &asked, &answer);

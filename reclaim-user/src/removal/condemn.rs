@@ -5,6 +5,7 @@ use super::error::failed;
 use super::examine::{Examined, Settled};
 use super::leases::{Held, Leases};
 use super::lock::{STORE, Store};
+use super::manifest::Witness;
 use super::process::start_ticks;
 use crate::evidence::source::CondemnedIn;
 use crate::model::fence::FileKind;
@@ -97,6 +98,8 @@ pub(super) struct Condemned {
     pub(super) named: Option<Named>,
     /// The process of its name was asked about in this pass, and is gone.
     pub(super) process_gone: bool,
+    /// The manifest that it was judged by; none where there is none to judge by, or it was not judged in this pass.
+    pub(super) witness: Option<Witness>,
     /// The lock on it, held until it is removed or has its name back.
     pub(super) lease: Option<Held>,
 }
@@ -108,15 +111,17 @@ impl Condemned {
     }
 
     /// What need not be asked again.
-    pub(super) fn settled(&self) -> Settled {
-        Settled { process_gone: self.process_gone, leased: self.lease.is_some() }
+    pub(super) fn settled(&self) -> Settled<'_> {
+        let (own_name, witness) = (self.stored.as_ref().map(|_| self.name.as_c_str()), self.witness);
+        Settled { own_name, witness, process_gone: self.process_gone, leased: self.lease.is_some() }
     }
 
     /// One that an earlier pass condemned. Nothing about it is settled.
     pub(super) fn leftover(name: CString, stored: Option<CString>, batch: usize, file: &FileStatus) -> Self {
         let FileStatus { identity, status, .. } = *file;
         let (kind, owner) = (status.kind, status.owner);
-        Self { name, stored, batch, identity, kind, owner, empty: false, named: None, process_gone: false, lease: None }
+        let (empty, named, process_gone, witness, lease) = (false, None, false, None, None);
+        Self { name, stored, batch, identity, kind, owner, empty, named, process_gone, witness, lease }
     }
 }
 
@@ -201,9 +206,9 @@ pub(super) fn condemn(
 }
 
 fn condemned(name: CString, stored: Option<CString>, batch: usize, examined: Examined, leases: Leases) -> Condemned {
-    let Examined { identity, kind, owner, empty, named, process_gone, lease } = examined;
+    let Examined { identity, kind, owner, empty, named, process_gone, witness, lease } = examined;
     let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
-    Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, lease }
+    Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, witness, lease }
 }
 
 /// Takes an entry into the group that stays where it is, for a command to remove it. The proof that follows is weaker

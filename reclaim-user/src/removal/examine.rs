@@ -1,11 +1,14 @@
 //! Looking at one entry by descriptor, no further than the fences need.
 
 use super::error::failed;
+use super::manifest::{self, Witness};
 use super::place::Root;
 use super::process::Processes;
+use super::words::Words;
 use crate::config::{RemoveRule, RootConfig};
 use crate::model::fence::{Contents, FileKind, Lease, Timestamp};
 use crate::model::report::Reason;
+use crate::model::retention::Record;
 use crate::model::verdict::{self, Named};
 use crate::sys::directory::{self, Leased, Names, Reader};
 use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
@@ -13,6 +16,7 @@ use nix::errno::Errno;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An entry that passed every fence but those of evidence, as it was when it was looked at.
@@ -27,6 +31,8 @@ pub(super) struct Examined {
     pub(super) named: Named,
     /// The process of its name was asked about and is gone.
     pub(super) process_gone: bool,
+    /// The manifest that it was judged by, where the rules ask for one.
+    pub(super) witness: Option<Witness>,
     /// The lock on it, held as long as this lives: nobody else gets a lease meanwhile.
     pub(super) lease: Option<Leased>,
 }
@@ -34,14 +40,18 @@ pub(super) struct Examined {
 impl Examined {
     /// The same without the lock on it, which stays with this one.
     pub(super) fn without_lease(&self) -> Self {
-        let Self { identity, kind, owner, empty, named, process_gone, lease: _ } = *self;
-        Self { identity, kind, owner, empty, named, process_gone, lease: None }
+        let Self { identity, kind, owner, empty, named, process_gone, ref witness, lease: _ } = *self;
+        Self { identity, kind, owner, empty, named, process_gone, witness: witness.clone(), lease: None }
     }
 }
 
 /// What was found in this pass about an entry under this name, and cannot be otherwise since.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct Settled<'n> {
+    /// The name that it had in the root, where that is another one.
+    pub(super) own_name: Option<&'n CStr>,
+    /// The manifest that it was judged by.
+    pub(super) witness: Option<Witness>,
     /// The process of its name is gone: whatever has that number later is another one.
     pub(super) process_gone: bool,
     /// Reclaim still holds the lock on it.
@@ -71,6 +81,7 @@ pub(super) struct Examiner {
     processes: Processes,
     now: Timestamp,
     mount: Option<u64>,
+    words: Arc<Words>,
     /// The size of a directory tells whether it is empty.
     sizes_tell: bool,
     /// The last entry passed the fences of status, so the next one is opened at once: one look-up of its name less.
@@ -83,16 +94,16 @@ const EMPTY_ON_TMPFS: u64 = 40;
 
 /// Which look at an entry it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Look {
+pub(super) enum Look<'n> {
     /// Before it is condemned.
     First,
     /// Before it is removed. What is settled is not asked again, provided that the entry is still the same, and a
     /// directory that only goes while it is empty is not looked into: `rmdir` is the judge of that, and a moment later.
-    Again(Settled),
+    Again(Settled<'n>),
 }
 
-impl Look {
-    fn settled(self) -> Settled {
+impl<'n> Look<'n> {
+    fn settled(self) -> Settled<'n> {
         match self {
             Self::First => Settled::default(),
             Self::Again(settled) => settled,
@@ -101,14 +112,15 @@ impl Look {
 }
 
 impl Examiner {
-    /// For entries of this root.
-    pub(super) fn new(root: &Root) -> Self {
+    /// For entries of this root, of which others say this.
+    pub(super) fn new(root: &Root, words: Arc<Words>) -> Self {
         Self {
             reader: Reader::with_room(1024),
             names: Names::default(),
             processes: Processes::default(),
             now: now(),
             mount: root.status.mount,
+            words,
             sizes_tell: fstatfs(&root.directory).is_ok_and(|status| status.filesystem_type() == TMPFS_MAGIC),
             open_first: false,
         }
@@ -120,6 +132,11 @@ impl Examiner {
         self.processes.forget();
     }
 
+    /// Goes by what others say now.
+    pub(super) fn listen(&mut self, words: Arc<Words>) {
+        self.words = words;
+    }
+
     /// Looks at `name` in a directory.
     pub(super) fn examine(
         &mut self,
@@ -127,17 +144,28 @@ impl Examiner {
         named: Named,
         directory: impl AsFd,
         name: &CStr,
-        look: Look,
+        look: Look<'_>,
     ) -> Result<Examined, Stop> {
         let settled = look.settled();
         let (file, opened) = self.status(&directory, name)?;
-        let known = verdict::by_status(rules, named, &file.status, self.is_mounted(&file), self.now);
+        let own_name = settled.own_name.unwrap_or(name).to_bytes();
+        let spoken = self.words.of(rules, own_name, &file, self.now);
+        let known = verdict::by_status(rules, named, &file.status, self.is_mounted(&file), spoken, self.now);
         let is_directory = file.status.kind == FileKind::Directory;
         self.open_first = known.is_ok() && is_directory && (asks_for_lease(rules, look) || looks_inside(rules, look));
         let known = known?;
-        let process = known.process().filter(|_| !settled.process_gone);
+        let (record, witness, opened) = self.record(rules, &directory, name, &file, opened)?;
+        let over = verdict::by_retention(rules, known, record, self.now).map_err(|reason| match record {
+            Record::Unread => Stop::Keep(reason, Some("its manifest cannot be read at the moment".into())),
+            _ => reason.into(),
+        })?;
+        if settled.witness.is_some() && settled.witness != witness {
+            let detail = "its manifest is another one than when it was condemned";
+            return Err(Stop::Keep(Reason::Retained, Some(detail.into())));
+        }
+        let process = over.process().filter(|_| !settled.process_gone);
         if let Some(process) = process {
-            verdict::by_process(known, self.processes.ask(process))?;
+            verdict::by_process(over, self.processes.ask(process))?;
         }
         let (lease, contents, leased) = self.open(rules, &directory, name, &file, opened, look)?;
         match look {
@@ -151,6 +179,7 @@ impl Examiner {
             empty: contents == Contents::Empty,
             named,
             process_gone: settled.process_gone || process.is_some(),
+            witness,
             lease: leased,
         })
     }
@@ -171,6 +200,32 @@ impl Examiner {
         }
     }
 
+    /// What its manifest says, where the rules ask for one, and its descriptor where it was opened.
+    fn record(
+        &self,
+        rules: &RootConfig,
+        directory: impl AsFd,
+        name: &CStr,
+        file: &FileStatus,
+        opened: Option<OwnedFd>,
+    ) -> Result<(Record, Option<Witness>, Option<OwnedFd>), Stop> {
+        let Some(from) = &rules.retain_from else { return Ok((Record::Unasked, None, opened)) };
+        if file.status.kind != FileKind::Directory {
+            return Ok((Record::Absent, Some(Witness::None), opened));
+        }
+        let opened = match opened {
+            Some(opened) => opened,
+            None => match directory::open_entry(directory, name, true) {
+                Ok(opened) if status_of(&opened).is_ok_and(|now| now.identity == file.identity) => opened,
+                Err(Errno::ENOENT) => return Err(Stop::Vanished),
+                Err(Errno::EXDEV) => return Err(Reason::Pinned.into()),
+                Ok(_) | Err(_) => return Ok((Record::Unread, Some(Witness::None), None)),
+            },
+        };
+        let (record, witness) = manifest::read(&opened, from);
+        Ok((record, Some(witness), Some(opened)))
+    }
+
     /// Something is mounted on the entry in our own namespace. Not knowing counts as mounted.
     fn is_mounted(&self, file: &FileStatus) -> bool {
         file.mount_root != Some(false) || file.mount != self.mount
@@ -183,7 +238,7 @@ impl Examiner {
         name: &CStr,
         file: &FileStatus,
         opened: Option<OwnedFd>,
-        look: Look,
+        look: Look<'_>,
     ) -> Result<(Lease, Contents, Option<Leased>), Stop> {
         let kind = file.status.kind;
         // A pipe or a device may do anything when it is opened, and a link has nothing to lock.
@@ -235,16 +290,18 @@ impl Examiner {
     }
 }
 
-fn looks_inside(rules: &RootConfig, look: Look) -> bool {
+fn looks_inside(rules: &RootConfig, look: Look<'_>) -> bool {
     rules.remove == RemoveRule::Empty && matches!(look, Look::First)
 }
 
 /// Whether the lock on an entry has to be tried.
-fn asks_for_lease(rules: &RootConfig, look: Look) -> bool {
+fn asks_for_lease(rules: &RootConfig, look: Look<'_>) -> bool {
     rules.leases && !look.settled().leased
 }
 
-fn now() -> Timestamp {
+/// What time it is.
+#[must_use]
+pub fn now() -> Timestamp {
     // A clock before 1970 makes every birth lie ahead, and so keeps everything.
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(i128::try_from(elapsed.as_nanos()).unwrap_or_default())

@@ -7,7 +7,7 @@ use std::fs;
 
 fn opened(room: &Room) -> (Root, Examiner) {
     let root = Root::open(&room.root()).unwrap().unwrap();
-    let examiner = Examiner::new(&root);
+    let examiner = Examiner::new(&root, std::sync::Arc::new(super::Words::silence()));
     (root, examiner)
 }
 

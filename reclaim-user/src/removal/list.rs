@@ -9,8 +9,9 @@ use super::leases::Leases;
 use super::listing::Listing;
 use super::lock::{NoStore, STORE, Store};
 use super::options::{Cursor, PassOptions, Stuck};
-use super::pass::{PIECE, Pass, Report};
+use super::pass::{PIECE, Pass};
 use super::place::Root;
+use super::report::Report;
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{EvidenceSource, View};
 use crate::model::plan::{Pile, group_is_due};
@@ -133,7 +134,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Decides on entries for a moment.
     fn piece(&mut self, listing: &mut Listing, work: &mut Work) -> Result<(), RemovalError> {
         self.examiner.refresh();
-        let Self { rules, index, location, root, evidence, options, report, claim, state, .. } = self;
+        let Self { rules, index, location, root, evidence, options, report, claim, state, words, .. } = self;
         let view = evidence
             .consult()
             .map_err(|source| RemovalError::Evidence { path: root.path.clone(), source: Box::new(source) })?;
@@ -188,7 +189,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 work.looks += 1;
                 work.place = place;
                 if work.looks == WORTH_A_THREAD {
-                    work.ahead = Ahead::begin(rules, desk.root);
+                    work.ahead = Ahead::begin(rules, desk.root, words);
                 }
             } else {
                 break;

@@ -2,7 +2,8 @@
 //!
 //! One pass over one root:
 //!
-//! 1. leftovers of earlier passes are judged first ([`leftover`]);
+//! 1. what others say of entries is heard ([`words`]): claims ([`claims`]) and keeps ([`keeps`]);
+//!    leftovers of earlier passes are judged first ([`leftover`]);
 //! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]),
 //!    where there are many, after a thread has looked at them ahead ([`ahead`]) and locked them ([`leases`]);
 //! 3. what passed is *condemned*: moved into `.reclaim/BATCH/` under its own name, so that no path leads to it ([`condemn`]);
@@ -14,6 +15,7 @@
 //! a crash at any step leaves condemned entries that the next pass restores or removes; every entry is in one count.
 
 mod ahead;
+mod claims;
 mod command;
 mod condemn;
 mod confirm;
@@ -22,26 +24,39 @@ mod cursors;
 mod error;
 mod examine;
 mod finish;
+mod keeps;
 mod leases;
 mod leftover;
 mod list;
 mod listing;
 mod lock;
+mod manifest;
+mod memory;
 mod options;
 mod pass;
 mod place;
 mod process;
 mod purge;
 mod remove;
+mod report;
 mod restore;
+mod retired;
+mod state_file;
 mod tree;
+mod troubles;
+mod words;
 
 pub use cursors::Cursors;
 pub use error::RemovalError;
+pub use examine::now;
+pub use keeps::{Entry as KeptEntry, KeepError, KeepStore, place as kept_place};
+pub use memory::Memory;
 pub use options::{Cursor, EntryEvent, PassEvent, PassOptions, RootState};
 pub use pass::pass;
 pub use place::{locate, open_root};
 pub use purge::{PurgeOptions, Purged, Site, Target, entries_of, purge};
+pub use retired::{marker as retired_marker, retire, retired_since};
+pub use troubles::{Trouble, Troubles};
 
 #[cfg(test)]
 mod tests;

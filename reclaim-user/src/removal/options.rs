@@ -1,9 +1,12 @@
 //! What a pass is given, what it keeps for the next one, and what it tells as it goes.
 
+use super::troubles::Troubles;
+use crate::model::fence::Timestamp;
 use crate::model::pin::Pin;
 use crate::model::plan::retry_after;
 use crate::model::report::{Reason, Verdict};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -26,6 +29,8 @@ pub struct PassOptions {
     pub settle_limit: Duration,
     /// Once true, the step in hand is finished and the pass ends.
     pub stop: Option<Arc<AtomicBool>>,
+    /// Where it is written which entries are kept and which roots are retired; none: nothing is.
+    pub state_dir: Option<PathBuf>,
 }
 
 impl Default for PassOptions {
@@ -38,6 +43,7 @@ impl Default for PassOptions {
             held_leases: usize::MAX,
             settle_limit: Duration::from_secs(5),
             stop: None,
+            state_dir: None,
         }
     }
 }
@@ -47,6 +53,10 @@ impl Default for PassOptions {
 pub struct RootState {
     /// Where the next listing begins.
     pub cursor: Cursor,
+    /// Since when the claims could not be read.
+    pub claims_unread_since: Option<Timestamp>,
+    /// What cannot be removed, and when that was told.
+    pub troubles: Troubles,
     /// What could not be removed, by batch and name.
     pub(super) stuck: HashMap<(Vec<u8>, Vec<u8>), Stuck>,
 }

@@ -8,18 +8,19 @@ use super::examine::Examiner;
 use super::finish::{Ended, Hand, Proven, Tools, end};
 use super::leases::Leases;
 use super::lock::Store;
-use super::options::{EntryEvent, PassEvent, PassOptions, RootState, Stuck};
+use super::options::{PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
+use super::report::{Claim, Report, summary};
 use super::restore::restore;
-use crate::config::{RemoveRule, RootConfig};
-use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
+use super::words::Words;
+use crate::config::RootConfig;
+use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled};
 use crate::model::id::Location;
-use crate::model::pin::Pin;
-use crate::model::report::{PassSummary, Producer, Reason, Verdict};
-use crate::model::tally::{Outcome, Tally};
+use crate::model::report::{PassSummary, Reason};
+use crate::model::tally::Outcome;
 use crate::sys::directory;
 use nix::fcntl::Flock;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,9 +31,6 @@ pub(super) const PIECE: Duration = Duration::from_millis(40);
 
 /// Shortest time that mount calls in flight are given, however little is left of the budget.
 const SETTLE_LEAST: Duration = Duration::from_millis(250);
-
-/// Faults told of single entries in a pass that does not tell of every entry.
-const FAULTS_TOLD: u64 = 20;
 
 /// Makes one pass over a root: leftovers first, then its entries from where the pass before was cut short.
 ///
@@ -58,20 +56,14 @@ pub fn pass<E: EvidenceSource>(
 ) -> Result<PassSummary, RemovalError> {
     let begun = Instant::now();
     let rules = root;
-    let report = Report {
-        tally: Tally::default(),
-        candidates: 0,
-        faults: 0,
-        weaker_told: false,
-        per_entry: options.per_entry,
-        on_event,
-    };
+    let report = Report::new(options.per_entry, std::mem::take(&mut state.troubles), on_event);
     let claim = Claim::default();
     let Some(root) = Root::open(&rules.path)? else {
         state.cursor = Default::default();
         return Ok(summary(rules, report, claim, options, false, begun));
     };
-    let examiner = Examiner::new(&root);
+    let words = Arc::new(Words::unheard());
+    let examiner = Examiner::new(&root, Arc::clone(&words));
     let mut pass = Pass {
         rules,
         index,
@@ -87,6 +79,7 @@ pub fn pass<E: EvidenceSource>(
         claim,
         obstacle: None,
         examiner,
+        words,
         done: HashSet::new(),
         truncated: false,
         verified: false,
@@ -96,8 +89,10 @@ pub fn pass<E: EvidenceSource>(
         hand: None,
     };
     let result = pass.run();
-    let Pass { report, claim, truncated, store, root, evidence, .. } = pass;
+    let Pass { mut report, claim, truncated, store, root, state, evidence, .. } = pass;
     evidence.guard(None);
+    report.troubles.end(result.is_ok() && !truncated);
+    state.troubles = std::mem::take(&mut report.troubles);
     if let Some(store) = store {
         store.close(&root);
     }
@@ -121,6 +116,8 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     /// Why nothing more can be condemned in this pass. It was told once.
     pub(super) obstacle: Option<Reason>,
     pub(super) examiner: Examiner,
+    /// What others say of entries, as it was heard last.
+    pub(super) words: Arc<Words>,
     /// Names that came to be in this pass, given back or makeshift: the listing may come by them once more.
     pub(super) done: HashSet<Vec<u8>>,
     pub(super) truncated: bool,
@@ -136,6 +133,7 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
 
 impl<E: EvidenceSource> Pass<'_, E> {
     fn run(&mut self) -> Result<(), RemovalError> {
+        self.hear();
         if self.options.dry_run {
             self.count_leftovers()?;
         } else if let Some(store) = Store::open_existing(&self.root, false)? {
@@ -191,15 +189,19 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let waited = self.wait();
         // One group at a time, and no proof is older than it has to be.
         self.finish(store);
+        // Before the evidence, which must not be older than it has to be.
+        if waited.is_ok() {
+            self.hear();
+        }
         let proofs = waited.and_then(|()| self.prove(&batches, &entries));
         crash::step("after-confirm");
         match proofs {
             Ok(proofs) => {
                 let proven = Proven { batches, entries: entries.into_iter().zip(proofs).collect() };
-                let Self { rules, root, options, .. } = self;
+                let Self { rules, root, options, words, .. } = self;
                 let tools = || Tools {
                     rules: (*rules).clone(),
-                    examiner: Examiner::new(root),
+                    examiner: Examiner::new(root, Arc::clone(words)),
                     stop: options.stop.as_ref().map(Arc::clone),
                 };
                 match Hand::over(proven, tools) {
@@ -367,124 +369,4 @@ impl<E: EvidenceSource> Pass<'_, E> {
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |error| error.source())
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
-/// The claim of the evidence that was taken last.
-#[derive(Debug, Default)]
-pub(super) struct Claim {
-    producer: Option<Producer>,
-    complete: bool,
-    covered: bool,
-    gaps: BTreeMap<&'static str, u64>,
-}
-
-impl Claim {
-    /// Takes the claim of a view for the entries of a root, and for the root's owner.
-    pub(super) fn take(&mut self, view: &View<'_>, rules: &RootConfig, owner: u32) {
-        let claim = view.claim(rules.remove != RemoveRule::Empty);
-        let gaps = claim.gaps().iter().map(|(cause, count)| (cause.name(), *count)).collect();
-        let (complete, covered) = (claim.complete(), claim.covered(owner));
-        *self = Self { producer: Some(view.producer), complete, covered, gaps };
-    }
-}
-
-/// Counts entries and tells of them. The only way into either, so that neither goes without the other.
-pub(super) struct Report<'a> {
-    tally: Tally,
-    pub(super) candidates: u64,
-    faults: u64,
-    weaker_told: bool,
-    pub(super) per_entry: bool,
-    on_event: &'a mut dyn FnMut(PassEvent),
-}
-
-impl Report<'_> {
-    /// What became of an entry.
-    pub(super) fn entry(
-        &mut self,
-        name: &[u8],
-        outcome: Outcome,
-        reason: Option<Reason>,
-        pins: Vec<Pin>,
-        detail: Option<String>,
-    ) {
-        self.tally.record(outcome);
-        let is_fault = matches!(outcome, Outcome::Restored(_) | Outcome::Condemned) || detail.is_some();
-        if !self.per_entry && is_fault {
-            self.faults += 1;
-            if self.faults == FAULTS_TOLD + 1 {
-                self.note("more entries were restored or failed; only counts are told of them from here on".into());
-            }
-        }
-        if self.per_entry || (is_fault && self.faults <= FAULTS_TOLD) {
-            self.tell(name, outcome, reason, pins, detail);
-        }
-    }
-
-    /// What became of an entry that was told of in an earlier pass already.
-    pub(super) fn quiet(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, detail: Option<String>) {
-        self.tally.record(outcome);
-        if self.per_entry {
-            self.tell(name, outcome, reason, Vec::new(), detail);
-        }
-    }
-
-    fn tell(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, pins: Vec<Pin>, detail: Option<String>) {
-        let verdict = match outcome {
-            Outcome::Kept(_) => Verdict::Kept,
-            Outcome::Restored(_) => Verdict::Restored,
-            Outcome::Removed => Verdict::Removed,
-            Outcome::Condemned => Verdict::Condemned,
-            Outcome::WouldRemove => Verdict::WouldRemove,
-        };
-        (self.on_event)(PassEvent::Entry(EntryEvent { name: name.to_vec(), verdict, reason, pins, detail }));
-    }
-
-    /// Something about the pass as a whole.
-    pub(super) fn note(&mut self, note: String) {
-        (self.on_event)(PassEvent::Note(note));
-    }
-
-    /// Tells, once in a pass, that the wait before confirmation is no proof.
-    fn weaker(&mut self, waited: Duration) {
-        if !std::mem::replace(&mut self.weaker_told, true) {
-            let waited = waited.as_millis();
-            self.note(format!("there is no mount clock: {waited} ms are waited instead, which is a weaker guarantee"));
-        }
-    }
-
-    /// Tells how far the pass is.
-    pub(super) fn progress(&mut self) {
-        let (listed, removed) = (self.tally.listed(), self.tally.removed());
-        (self.on_event)(PassEvent::Progress { listed, removed });
-    }
-}
-
-fn summary(
-    rules: &RootConfig,
-    report: Report<'_>,
-    claim: Claim,
-    options: &PassOptions,
-    truncated: bool,
-    begun: Instant,
-) -> PassSummary {
-    let Report { tally, candidates, .. } = report;
-    let Claim { producer, complete, covered, gaps } = claim;
-    PassSummary {
-        root: rules.name.clone(),
-        // Nothing was asked where the pass was over before there was anything to ask about; then nothing was removed.
-        evidence: producer.unwrap_or(Producer::Scan),
-        complete,
-        covered,
-        gaps,
-        listed: tally.listed(),
-        candidates,
-        kept: tally.kept().clone(),
-        removed: tally.removed(),
-        restored: tally.restored(),
-        condemned: tally.condemned(),
-        truncated,
-        dry_run: options.dry_run,
-        elapsed_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-    }
 }

@@ -2,6 +2,7 @@
 //! in no other.
 
 use super::text;
+use crate::error::{Error, chain};
 use crate::model::pin::Role;
 use crate::model::report::{PassSummary, Producer, Reason};
 use serde::Serialize;
@@ -23,6 +24,9 @@ pub fn line(report: &impl Serialize) -> String {
 }
 
 fn summary(pass: &Value) -> String {
+    if let Some(since) = pass.get("retired_since").and_then(Value::as_str) {
+        return format!("{}: retired since {}, not looked at", name(pass, "root"), text::escape(since.as_bytes()));
+    }
     let dry_run = flag(pass, "dry_run");
     let mut parts = vec![text::counted(number(pass, "listed"), "entry", "entries")];
     parts.push(match dry_run {
@@ -45,6 +49,13 @@ fn summary(pass: &Value) -> String {
     let gaps = counts(pass, "gaps");
     let gaps = if gaps.is_empty() { String::new() } else { format!(", gaps: {}", list(&gaps)) };
     parts.push(format!("evidence: {}, {claim}{gaps}", string(pass, "evidence")));
+    for (key, words) in [("claims_fault", "claims cannot be read"), ("keeps_fault", "keeps cannot be read")] {
+        if !string(pass, key).is_empty() {
+            let since = string(pass, "claims_unread_since");
+            let since = if key == "claims_fault" { format!(" since {since}") } else { String::new() };
+            parts.push(format!("{words}{since}: {}", name(pass, key)));
+        }
+    }
     if flag(pass, "truncated") {
         parts.push("budget used up, the next pass goes on from here".to_owned());
     }
@@ -133,6 +144,25 @@ pub fn producer(producer: Producer) -> &'static str {
         Producer::Walk => "walk",
         Producer::Scan => "scan",
     }
+}
+
+/// What a pass holds back for want of knowledge, and why; none when nothing is. Claims and keeps that cannot be read are
+/// told by the pass itself.
+#[must_use]
+pub fn held_back(pass: &PassSummary) -> Option<String> {
+    let held = *pass.kept.get(&Reason::NoEvidence)?;
+    let gaps: Vec<(&str, u64)> = pass.gaps.iter().map(|(cause, count)| (*cause, *count)).collect();
+    let why =
+        if gaps.is_empty() { "no fresh evidence could be taken".to_owned() } else { format!("gaps: {}", list(&gaps)) };
+    let entries = text::counted(held, "entry is", "entries are");
+    Some(format!("{}: {entries} held back, for the evidence is too weak: {why}", text::escape(pass.root.as_bytes())))
+}
+
+/// What a pass that failed holds back.
+#[must_use]
+pub fn nothing_went(root: &str, error: &Error) -> String {
+    let root = text::escape(root.as_bytes());
+    format!("{root}: the pass failed, so whatever it had not come to is held back until one succeeds: {}", chain(error))
 }
 
 /// Whether a pass kept entries for want of evidence.

@@ -1,5 +1,6 @@
-//! Answers to the questions of connections. Changes nothing.
+//! Answers to the questions of connections. Changes nothing but what is kept.
 
+use super::keeper::Keeper;
 use super::protocol::{self, PathArgument, Peer, Request};
 use crate::error::chain;
 use crate::evidence::asked::Looker;
@@ -27,6 +28,8 @@ pub(super) struct Desk {
     pub(super) watched: Vec<String>,
     /// Names of all configured roots.
     pub(super) roots: Vec<String>,
+    /// Who writes down what is kept.
+    pub(super) keeper: Keeper,
 }
 
 impl Desk {
@@ -40,6 +43,7 @@ impl Desk {
             faults: BTreeMap::new(),
             watched: Vec::new(),
             roots: Vec::new(),
+            keeper: Keeper::default(),
         }
     }
 
@@ -65,6 +69,9 @@ impl Desk {
         let answer = match request {
             Request::Query { paths } => query(engine, peer, paths),
             Request::Who { paths } => who(engine, peer, paths),
+            Request::Keep { .. } | Request::Unkeep { .. } | Request::Keeps {} => {
+                return self.keeper.answer(peer, request).unwrap_or_else(|refusal| protocol::error(&refusal));
+            }
             _ if !peer.is_root() => return protocol::error("only root may ask this of the service"),
             Request::Pins { root } => match root {
                 Some(root) if !self.roots.contains(root) => {

@@ -4,6 +4,7 @@
 pub mod client;
 mod desk;
 mod http;
+pub mod keeper;
 mod message;
 mod notify;
 pub mod protocol;

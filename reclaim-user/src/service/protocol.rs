@@ -73,6 +73,21 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         root: Option<String>,
     },
+    /// Keep an entry for some time.
+    Keep {
+        /// The entry.
+        path: PathArgument,
+        /// For how long, as durations are written in the configuration.
+        #[serde(rename = "for")]
+        time: String,
+    },
+    /// End the keep of an entry.
+    Unkeep {
+        /// The entry.
+        path: PathArgument,
+    },
+    /// What is kept: everything for root, else the peer's own.
+    Keeps {},
     /// The service itself.
     Status {},
     /// One pass.
@@ -105,9 +120,6 @@ impl Request {
     }
 }
 
-/// Operations that are named in the contract and belong to later work.
-const LATER: [&str; 2] = ["keep", "unkeep"];
-
 /// Reads one request.
 ///
 /// # Errors
@@ -117,9 +129,6 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
     let Some(op) = value.get("op").and_then(Value::as_str).map(str::to_owned) else {
         return Err("the request is not an object with the text `op`".to_owned());
     };
-    if LATER.contains(&op.as_str()) {
-        return Err(format!("`{op}` is not supported by this version"));
-    }
     serde_json::from_value(value).map_err(|error| format!("the request `{}` is wrong: {error}", op.escape_debug()))
 }
 
@@ -162,6 +171,9 @@ mod tests {
             r#"{"op":"query","paths":["/a",{"hex":"2fff"}]}"#,
             r#"{"op":"who","paths":[]}"#,
             r#"{"op":"pins"}"#,
+            r#"{"op":"keep","path":"/a","for":"7d"}"#,
+            r#"{"op":"unkeep","path":{"hex":"2fff"}}"#,
+            r#"{"op":"keeps"}"#,
             r#"{"op":"status"}"#,
             r#"{"op":"sweep","roots":["x"],"dry_run":true,"entries":false}"#,
             r#"{"op":"purge","id":"x","dry_run":true}"#,
@@ -183,7 +195,6 @@ mod tests {
             (b"{\"op\":\"fly\"}", "`fly`"),
             (b"{\"op\":\"query\"}", "paths"),
             (b"{\"op\":\"query\",\"paths\":[],\"x\":1}", "x"),
-            (b"{\"op\":\"keep\",\"path\":\"/x\"}", "not supported by this version"),
             (b"{\"op\":\"purge\"}", "id"),
             (b"\xff\xfe", "not JSON"),
         ] {

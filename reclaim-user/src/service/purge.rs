@@ -86,7 +86,8 @@ pub fn purge(
             Site { path: &placed.config.path, index: roots.index(*at), location: placed.location.as_ref() }
         })
         .collect();
-    let options = PurgeOptions { dry_run, settle_limit: Duration::from_secs(5), stop };
+    let state_dir = Some(config.service.state_dir.clone());
+    let options = PurgeOptions { dry_run, state_dir, settle_limit: Duration::from_secs(5), stop };
     let failed = |source| Error::Purge { id: id.to_string(), source };
     let purged = removal::purge(&sites, &targets, engine, &options, between).map_err(failed)?;
     let told = paths.iter().zip(&targets).zip(purged).map(|(((path, lies_condemned), target), purged)| {

@@ -5,7 +5,8 @@ use crate::error::Error;
 use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice, Span};
 use crate::model::entry::EntryReport;
 use crate::model::id::Location;
-use crate::model::report::{Name, PassSummary, Verdict};
+use crate::model::plan;
+use crate::model::report::{Name, PassSummary, Remarks, Verdict};
 use crate::removal::{self, EntryEvent, PassEvent, PassOptions, RemovalError, RootState};
 use crate::render::pass as text;
 use nix::errno::Errno;
@@ -169,15 +170,34 @@ impl Roots {
         if let Some(fault) = fault.take() {
             return Err(failed(fault));
         }
-        match location {
-            Some(location) => {
-                removal::pass(config, index, location, engine, options, state, on, between).map_err(failed)
-            }
-            None => {
-                on(PassEvent::Note(format!("{} does not exist, so there is nothing to do", config.path.display())));
-                Ok(nothing(&config.name, options.dry_run, engine.status()))
+        let Some(location) = location else {
+            on(PassEvent::Note(format!("{} does not exist, so there is nothing to do", config.path.display())));
+            return Ok(nothing(&config.name, options.dry_run, engine.status()));
+        };
+        let once = options.state_dir.as_deref().filter(|_| config.once);
+        if let Some(state_dir) = once {
+            let retired = removal::retired_since(state_dir, config).unwrap_or_else(|error| {
+                on(PassEvent::Note(format!("whether the root is retired cannot be told, so it is skipped: {error}")));
+                Some("an unknown time".to_owned())
+            });
+            if retired.is_some() {
+                let nothing = nothing(&config.name, options.dry_run, engine.status());
+                return Ok(PassSummary { remarks: Remarks { retired_since: retired, ..nothing.remarks }, ..nothing });
             }
         }
+        let summary = removal::pass(config, index, location, engine, options, state, on, between).map_err(failed)?;
+        if let Some(state_dir) = once.filter(|_| plan::retires(&summary)) {
+            on(PassEvent::Note(match removal::retire(state_dir, config) {
+                Ok(()) => {
+                    let marker = removal::retired_marker(state_dir, config);
+                    format!("the root is done with and retired; remove {} to have it looked at again", marker.display())
+                }
+                Err(error) => {
+                    format!("the root is done with, but cannot be retired in {}: {error}", state_dir.display())
+                }
+            }));
+        }
+        Ok(summary)
     }
 }
 
@@ -246,6 +266,7 @@ fn nothing(root: &str, dry_run: bool, status: EngineStatus) -> PassSummary {
         condemned: 0,
         truncated: false,
         dry_run,
+        remarks: Remarks::default(),
         elapsed_ms: 0,
     }
 }

@@ -2,6 +2,7 @@
 //! at a time; questions are answered between the steps of a pass.
 
 use super::desk::{self, Desk};
+use super::keeper::Keeper;
 use super::message::{Event, Message};
 use super::protocol::{self, Peer, Request};
 use super::purge::purge;
@@ -11,7 +12,7 @@ use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::model::purge::Id;
 use crate::model::report::{PassSummary, Reason, Verdict};
-use crate::removal::{PassEvent, PassOptions, RootState};
+use crate::removal::{self, KeepStore, Memory, PassEvent, PassOptions, RootState};
 use crate::render::output::Output;
 use crate::render::pass as text;
 use crate::render::purge as purge_text;
@@ -57,8 +58,10 @@ pub(super) fn run(setup: Setup) -> Result<(), Error> {
     roots.check()?;
     let mut engine = roots.engine(evidence, Span::Service)?;
     engine.refuse_binds(loaded.config.service.refuse_binds);
+    let memory = Memory::read(&loaded.config.service.state_dir);
     let mut worker = Worker {
         engine,
+        memory,
         post: Post { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop },
         roots,
         loaded,
@@ -78,6 +81,7 @@ struct Worker {
     roots: Roots,
     loaded: Loaded,
     states: HashMap<String, RootState>,
+    memory: Memory,
     per_entry: bool,
     output: Output,
     events: UnboundedSender<Event>,
@@ -285,6 +289,7 @@ impl Worker {
     fn know_roots(&mut self) {
         self.post.desk.watched = self.roots.watched();
         self.post.desk.roots = self.loaded.config.roots.iter().map(|root| root.name.clone()).collect();
+        self.post.desk.keeper = Keeper::of(&self.loaded.config);
     }
 
     fn reload(&mut self, loaded: Loaded) {
@@ -319,6 +324,14 @@ impl Worker {
             self.post.desk.sweeping = Some(name.clone());
             let pass = self.pass(*at, &name, dry_run, told.as_mut().map(|(told, entries)| (&mut **told, *entries)));
             self.post.desk.sweeping = None;
+            if !dry_run {
+                self.remember(&name);
+            }
+            if let Some(held) =
+                pass.as_ref().map_or_else(|error| Some(text::nothing_went(&name, error)), text::held_back)
+            {
+                tracing::warn!("{held}");
+            }
             match pass {
                 Ok(summary) => {
                     self.post.desk.note(&name, Ok(&summary));
@@ -353,24 +366,31 @@ impl Worker {
         dry_run: bool,
         mut told: Option<(&mut Told, bool)>,
     ) -> Result<PassSummary, Error> {
-        let Self { engine, post, roots, loaded, states, per_entry, output, .. } = self;
+        let Self { engine, post, roots, loaded, states, memory, per_entry, output, .. } = self;
         let wants_entries = told.as_ref().is_some_and(|(_, entries)| *entries);
         let options = PassOptions {
             budget: loaded.config.service.budget,
             dry_run,
             per_entry: *per_entry || wants_entries,
             stop: Some(Arc::clone(&post.stop)),
+            state_dir: Some(loaded.config.service.state_dir.clone()),
             ..PassOptions::default()
         };
-        let state = states.entry(name.to_owned()).or_default();
+        let state = states.entry(name.to_owned()).or_insert_with(|| {
+            let mut state = RootState::default();
+            memory.recall(name, &mut state);
+            state
+        });
         let mut written = Ok(());
         let mut on = |event| match event {
             PassEvent::Entry(entry) => {
                 let entry = roots::report(name, entry);
-                let is_fault = entry.verdict == Verdict::Condemned || entry.reason == Some(Reason::Failed);
+                let is_fault = entry.verdict == Verdict::Condemned
+                    || entry.reason == Some(Reason::Failed)
+                    || (entry.reason == Some(Reason::Retained) && entry.detail.is_some());
                 if *per_entry && written.is_ok() {
                     written = output.object(&entry).and_then(|()| output.line(&text::line(&entry)));
-                } else if is_fault && !options.per_entry {
+                } else if is_fault {
                     tracing::warn!("{}", text::line(&entry));
                 }
                 if let Some((told, true)) = &mut told {
@@ -393,6 +413,18 @@ impl Worker {
         }
         written?;
         summary
+    }
+
+    /// Keeps what the next start has to know of a root, and takes off keeps that are over.
+    fn remember(&mut self, name: &str) {
+        let directory = &self.loaded.config.service.state_dir;
+        if let Some(state) = self.states.get(name)
+            && let Err(error) = self.memory.keep(name, state)
+        {
+            tracing::warn!("{name}: what was told of it cannot be kept in {}: {error}", directory.display());
+        }
+        // Keeps that cannot be read were told of by the pass, which kept everything for that.
+        let _unread = KeepStore::of(directory).prune(removal::now());
     }
 
     fn tell(&self, event: Event) {

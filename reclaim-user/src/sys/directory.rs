@@ -61,6 +61,17 @@ pub fn open_entry(directory: impl AsFd, name: &CStr, is_directory: bool) -> Resu
     again(|| openat2(&directory, name, OpenHow::new().flags(flags).resolve(resolve)))
 }
 
+/// Opens `name` for telling what it is, whatever kind of file it is; nothing of it can be read that way.
+///
+/// # Errors
+/// As [`open_child`]. A link is opened itself.
+pub fn open_handle(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    // Without RESOLVE_NO_SYMLINKS, which would refuse a link in the last place even so.
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    again(|| openat2(&directory, name, OpenHow::new().flags(flags).resolve(resolve)))
+}
+
 fn below() -> ResolveFlag {
     ResolveFlag::RESOLVE_BENEATH
         | ResolveFlag::RESOLVE_NO_XDEV
@@ -102,6 +113,24 @@ pub fn lease(file: OwnedFd) -> Result<Leased, Errno> {
     // SAFETY: takes no pointer, and the descriptor is open.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     Errno::result(result).map(|_| Leased(file))
+}
+
+/// Takes a file lease on an open file, so that whoever opens it without waiting is told to try again. The signal that asks
+/// for it back is one that nobody heeds.
+///
+/// # Errors
+/// The error of `fcntl`.
+#[cfg(test)]
+pub fn lease_against_opening(file: impl AsFd) -> Result<(), Errno> {
+    // From <fcntl.h>: which signal asks, instead of SIGIO, which ends a process.
+    const F_SETSIG: libc::c_int = 10;
+    let file = file.as_fd().as_raw_fd();
+    // SAFETY: takes no pointer, and the descriptor is open.
+    let result = unsafe { libc::fcntl(file, F_SETSIG, libc::SIGCHLD) };
+    Errno::result(result)?;
+    // SAFETY: takes no pointer, and the descriptor is open.
+    let result = unsafe { libc::fcntl(file, libc::F_SETLEASE, libc::F_WRLCK) };
+    Errno::result(result).map(drop)
 }
 
 /// Makes the directory `name` for its owner alone.

@@ -26,7 +26,7 @@ const FIRST_RUNG: [&str; 3] = ["host_ladder", "race_torture", "race_gap"];
 pub(super) const MODULES: [&str; 2] = ["overlay", "fuse"];
 
 /// Commands of busybox that the tests start.
-pub(super) const COMMANDS: [&str; 6] = ["sh", "sleep", "mkdir", "true", "cat", "kill"];
+pub(super) const COMMANDS: [&str; 9] = ["sh", "sleep", "mkdir", "true", "cat", "kill", "head", "printf", "touch"];
 
 /// Programs of this host that the tests start, taken along with the libraries they are linked with.
 pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "umount", "unshare"];

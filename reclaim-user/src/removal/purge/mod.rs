@@ -19,6 +19,7 @@ use super::error::RemovalError;
 use super::examine::Examiner;
 use super::lock::{NoStore, Store};
 use super::place::Root;
+use super::words::Words;
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::EvidenceSource;
 use crate::model::id::Location;
@@ -28,7 +29,7 @@ use crate::model::report::Reason;
 use nix::fcntl::Flock;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub struct Target {
 pub struct PurgeOptions {
     /// Change nothing, take no lock.
     pub dry_run: bool,
+    /// Where keeps are told; none when there are none.
+    pub state_dir: Option<PathBuf>,
     /// Longest wait for mount calls in flight.
     pub settle_limit: Duration,
     /// Once true, nothing more is begun.
@@ -124,7 +127,7 @@ pub fn purge<E: EvidenceSource>(
 ) -> Result<Vec<Purged>, RemovalError> {
     let mut open = Vec::new();
     for (at, site) in sites.iter().enumerate() {
-        open.push(Open::new(*site, targets.iter().filter(|target| target.site == at), options.dry_run)?);
+        open.push(Open::new(*site, targets.iter().filter(|target| target.site == at), options)?);
     }
     // One store can be guarded at a time, and nothing rests on it.
     evidence.guard(open.iter().flatten().find_map(|open| open.store.as_ref()).map(Store::directory));
@@ -168,7 +171,7 @@ impl<'a> Open<'a> {
     fn new<'t>(
         site: Site<'a>,
         mut targets: impl Iterator<Item = &'t Target>,
-        dry_run: bool,
+        options: &PurgeOptions,
     ) -> Result<Option<Self>, RemovalError> {
         let Some(root) = Root::open(site.path)? else { return Ok(None) };
         let Site { path, index, location } = site;
@@ -176,7 +179,7 @@ impl<'a> Open<'a> {
             return Err(RemovalError::Moved { path: path.into(), found: None, watched: "nothing yet".into() });
         };
         let (mut store, mut lock) = (None, None);
-        match (dry_run, targets.any(|target| target.rules.remove != RemoveRule::Command)) {
+        match (options.dry_run, targets.any(|target| target.rules.remove != RemoveRule::Command)) {
             (true, _) => {}
             // Nothing is made in storage that another manager owns.
             (false, false) => {
@@ -191,6 +194,16 @@ impl<'a> Open<'a> {
                 }
             },
         }
-        Ok(Some(Self { index, location, examiner: Examiner::new(&root), root, store, _lock: lock }))
+        let examiner = Examiner::new(&root, kept_in(&root, options));
+        Ok(Some(Self { index, location, examiner, root, store, _lock: lock }))
     }
+
+    /// Reads again what is to be kept.
+    fn hear(&mut self, options: &PurgeOptions) {
+        self.examiner.listen(kept_in(&self.root, options));
+    }
+}
+
+fn kept_in(root: &Root, options: &PurgeOptions) -> Arc<Words> {
+    Arc::new(Words::of_keeps(options.state_dir.as_deref(), &root.path))
 }

@@ -59,6 +59,7 @@ pub(super) fn remove<E: EvidenceSource>(
         let first = work.first();
         return Ok(work.give_back(first.map(|first| (first, denied)).into_iter().collect()));
     }
+    work.open.iter_mut().flatten().for_each(|open| open.hear(options));
     if let Err(denied) = work.confirm(evidence) {
         return Ok(work.give_back(denied));
     }

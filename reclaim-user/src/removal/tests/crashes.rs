@@ -54,10 +54,13 @@ fn one_pass() {
         min_age: std::time::Duration::ZERO,
         backstop: None,
         retain: None,
+        retain_from: None,
         remove: RemoveRule::Tree,
         pile: None,
+        once: false,
         leases: true,
         command: None,
+        claims: None,
     };
     run(&rules, &mut evidence);
 }

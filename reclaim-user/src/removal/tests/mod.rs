@@ -2,6 +2,7 @@
 mod crashes;
 mod guards;
 mod leases;
+mod manifests;
 mod moments;
 mod protocol;
 mod purge;

@@ -33,7 +33,7 @@ impl Steps {
         let room = Room::new();
         let rules = room.rules();
         let root = Root::open(&room.root()).unwrap().unwrap();
-        let examiner = Examiner::new(&root);
+        let examiner = Examiner::new(&root, std::sync::Arc::new(crate::removal::words::Words::silence()));
         Self { room, rules, root, examiner, group: Group::new() }
     }
 

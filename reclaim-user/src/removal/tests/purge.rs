@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 fn options() -> PurgeOptions {
-    PurgeOptions { dry_run: false, settle_limit: Duration::from_secs(5), stop: None }
+    PurgeOptions { dry_run: false, state_dir: None, settle_limit: Duration::from_secs(5), stop: None }
 }
 
 /// Two trees, `a` and `b`.

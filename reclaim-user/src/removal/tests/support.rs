@@ -74,10 +74,13 @@ impl Room {
             min_age: Duration::ZERO,
             backstop: None,
             retain: None,
+            retain_from: None,
             remove: RemoveRule::Empty,
             pile: None,
+            once: false,
             leases: true,
             command: None,
+            claims: None,
         }
     }
 

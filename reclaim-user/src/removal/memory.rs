@@ -1,0 +1,114 @@
+//! What is remembered of roots across runs, in the state directory: since when claims cannot be read, and what was told
+//! of entries that cannot be removed.
+
+use super::options::RootState;
+use super::state_file;
+use super::troubles::Troubles;
+use crate::model::fence::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Name of the file in the state directory.
+const FILE: &str = "roots.json";
+
+/// What is remembered, by the name of the root.
+///
+/// Losing it costs a line in the log that was there before, so a file that makes no sense is none.
+#[derive(Debug, Default)]
+pub struct Memory {
+    file: PathBuf,
+    known: BTreeMap<String, Remembered>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Remembered {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claims_unread_since: Option<i64>,
+    #[serde(default)]
+    troubles: Vec<Line>,
+}
+
+/// One entry that cannot be removed; its name as bytes, for it need not be text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Line {
+    name: Vec<u8>,
+    first: i64,
+    told: Option<i64>,
+    why: String,
+}
+
+impl Memory {
+    /// What is kept in a state directory.
+    #[must_use]
+    pub fn read(directory: &Path) -> Self {
+        let file = directory.join(FILE);
+        let text = state_file::read(&file).ok().flatten().unwrap_or_default();
+        Self { known: serde_json::from_slice(&text).unwrap_or_default(), file }
+    }
+
+    /// Puts what is remembered of a root into its state.
+    pub fn recall(&self, root: &str, state: &mut RootState) {
+        let Some(Remembered { claims_unread_since, troubles }) = self.known.get(root) else { return };
+        state.claims_unread_since = claims_unread_since.map(at);
+        state.troubles = Troubles::default();
+        for Line { name, first, told, why } in troubles {
+            state.troubles.recall(name.clone(), at(*first), told.map(at), why.clone());
+        }
+    }
+
+    /// Keeps what the state of a root says. Writes nothing when that is what is kept already.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&mut self, root: &str, state: &RootState) -> io::Result<()> {
+        let line = |(name, trouble): (&[u8], &super::troubles::Trouble)| Line {
+            name: name.to_vec(),
+            first: seconds(trouble.first),
+            told: trouble.told.map(seconds),
+            why: trouble.why.clone(),
+        };
+        let now = Remembered {
+            claims_unread_since: state.claims_unread_since.map(seconds),
+            troubles: state.troubles.iter().map(line).collect(),
+        };
+        if self.known.get(root).unwrap_or(&Remembered::default()) == &now {
+            return Ok(());
+        }
+        self.known.insert(root.to_owned(), now);
+        self.known.retain(|_, remembered| *remembered != Remembered::default());
+        state_file::replace(&self.file, &serde_json::to_vec(&self.known)?)
+    }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::of(seconds, 0)
+}
+
+fn seconds(time: Timestamp) -> i64 {
+    i64::try_from(time.0.div_euclid(1_000_000_000)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_remembered_until_it_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut state = RootState { claims_unread_since: Some(at(7)), ..RootState::default() };
+        assert!(state.troubles.see(b"a\xff", Some("why"), at(8)));
+        state.troubles.told(b"a\xff", at(8));
+        Memory::read(directory.path()).keep("root", &state).unwrap();
+        let mut later = RootState::default();
+        Memory::read(directory.path()).recall("root", &mut later);
+        assert_eq!(later.claims_unread_since, Some(at(7)));
+        assert!(!later.troubles.see(b"a\xff", None, at(9)), "it was told");
+        let mut memory = Memory::read(directory.path());
+        memory.keep("root", &RootState::default()).unwrap();
+        let mut last = RootState::default();
+        Memory::read(directory.path()).recall("root", &mut last);
+        assert_eq!((last.claims_unread_since, last.troubles.iter().count()), (None, 0));
+    }
+}
