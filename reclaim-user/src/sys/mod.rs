@@ -5,6 +5,7 @@ pub mod caller_32;
 pub mod directory;
 pub mod file_status;
 pub mod filter;
+pub mod heap;
 pub mod memory_map;
 pub mod mount_id;
 pub mod mount_list;

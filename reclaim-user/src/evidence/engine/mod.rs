@@ -34,6 +34,7 @@ use crate::model::id::{Location, NamespaceId};
 use crate::model::live::{self, LiveSet};
 use crate::model::reference::References;
 use crate::model::report::Producer;
+use crate::sys::heap;
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::thread::{Builder, JoinHandle};
@@ -224,6 +225,10 @@ impl Engine {
             engine.baseline()?
         } else {
             engine.refresh()?
+        }
+        if span == Span::Service {
+            // The kernel's type information alone was many times what stays.
+            heap::give_back();
         }
         Ok(engine)
     }
