@@ -1,4 +1,5 @@
 //! Memory that was used for a while.
+#![cfg_attr(target_env = "gnu", expect(unsafe_code, reason = "a call of the C library that nothing wraps"))]
 
 /// Gives pages of the heap that hold nothing back to the system: what a start leaves behind is not kept for good.
 ///
