@@ -4,7 +4,7 @@ use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
 use crate::model::reference::References;
 use crate::model::report::Producer;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -48,6 +48,17 @@ pub enum Settled {
     },
 }
 
+/// What the caller has of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Own {
+    /// Nothing.
+    Nothing,
+    /// A descriptor of it, and it is a directory.
+    Directory,
+    /// A descriptor of it, and it is something else.
+    File,
+}
+
 /// A directory of condemned entries, for evidence that goes by identity instead of by name.
 #[derive(Clone, Debug)]
 pub struct CondemnedIn<'a> {
@@ -55,10 +66,10 @@ pub struct CondemnedIn<'a> {
     pub directory: BorrowedFd<'a>,
     /// What leads from the root to it: empty for the root itself. With an entry's name, its key in the pin set.
     pub path: Vec<u8>,
-    /// The caller has a descriptor of each entry, which is no reliance.
-    pub held: bool,
-    /// Entries, by their names in the directory, with which it is the other way round.
-    pub unlike: BTreeSet<Vec<u8>>,
+    /// What the caller itself has of most entries, which is no reliance.
+    pub held: Own,
+    /// Entries, by their names in the directory, of which it has something else.
+    pub unlike: BTreeMap<Vec<u8>, Own>,
 }
 
 /// A source of evidence about the watched roots. Roots are named by their index in the configuration.

@@ -7,7 +7,7 @@ use super::leases::{Held, Leases};
 use super::lock::{STORE, Store};
 use super::manifest::Witness;
 use super::process::start_ticks;
-use crate::evidence::source::CondemnedIn;
+use crate::evidence::source::{CondemnedIn, Own};
 use crate::model::fence::FileKind;
 use crate::model::plan::BATCH_ENTRIES;
 use crate::model::report::Reason;
@@ -51,10 +51,16 @@ pub(super) struct Batch {
 impl Batch {
     /// Where its entries are, for evidence, and which of them this process has a descriptor of.
     pub(super) fn place<'a>(&self, entries: impl Iterator<Item = &'a Condemned> + Clone) -> CondemnedIn<'_> {
-        let is_held = |condemned: &Condemned| condemned.lease.is_some();
-        let held = entries.clone().filter(|condemned| is_held(condemned)).count() > entries.clone().count() / 2;
-        let unlike = entries.filter(|condemned| is_held(condemned) != held);
-        let unlike = unlike.map(|condemned| condemned.stored().to_bytes().to_vec()).collect();
+        let of = |condemned: &Condemned| match (&condemned.lease, condemned.kind) {
+            (None, _) => Own::Nothing,
+            (Some(_), FileKind::Directory) => Own::Directory,
+            (Some(_), _) => Own::File,
+        };
+        let count = |held: Own| entries.clone().filter(|condemned| of(condemned) == held).count();
+        let all = [Own::Nothing, Own::Directory, Own::File];
+        let held = all.into_iter().max_by_key(|held| count(*held)).unwrap_or(Own::Nothing);
+        let unlike = entries.clone().filter(|condemned| of(condemned) != held);
+        let unlike = unlike.map(|condemned| (condemned.stored().to_bytes().to_vec(), of(condemned))).collect();
         let path = match self.makeshift {
             true => Vec::new(),
             false => [STORE.to_bytes(), self.name.to_bytes()].join(&b'/'),

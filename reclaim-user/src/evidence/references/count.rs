@@ -6,10 +6,11 @@
 
 use super::iterators::{Iterators, Record, ReferenceError};
 use super::procfs::MAKESHIFT;
-use crate::evidence::source::CondemnedIn;
+use crate::evidence::source::{CondemnedIn, Own};
 use crate::model::reference::ReferenceKind;
-use crate::sys::directory::{Names, Reader, open_child};
+use crate::sys::directory::{Names, Reader, open_child, open_parent};
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
     fstatfs,
@@ -29,31 +30,60 @@ pub struct Counted {
 pub(super) fn count(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceError> {
     let directory = condemned.directory;
     let idle = fstatfs(directory).map_err(failed("fstatfs"))?;
-    if let (Some(idle), false) = (idle_references(idle.filesystem_type()), condemned.path.is_empty()) {
-        let (met, records) = iterators.count(directory, idle + u32::from(condemned.held))?;
+    if let (Some(idle), false) = (idle_references(idle.filesystem_type()), condemned.path.is_empty())
+        && let Some(opened) = opened_references(iterators, condemned)?
+    {
+        let usual = |held: Own| match held {
+            Own::Nothing => idle,
+            Own::File => idle + 1,
+            Own::Directory => idle + opened,
+        };
+        let (met, records) = iterators.count(directory, usual(condemned.held))?;
         // One that the kernel has no dentry of has no reference either; but whether it was missed cannot be told.
         if met == listed(directory, |_| ())?.len() {
-            return Ok(judged(records, idle, condemned));
+            return Ok(judged(records, usual, condemned));
         }
     }
     none(condemned)
 }
 
-/// What the numbers of references tell. Those of entries that the caller holds as it holds most are written only where
-/// they are others than that makes them.
-fn judged(records: Vec<Record>, idle: u32, condemned: &CondemnedIn<'_>) -> Counted {
+/// References that opening a directory adds to it, where the caller has any open. The kernel is asked with the directory of
+/// the entries itself: one, and before Linux 6.6 one more on file systems in memory, for the place that a reader of the
+/// directory is at (`dcache_dir_open` in fs/libfs.c). None where it cannot be told.
+fn opened_references(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> Result<Option<u32>, ReferenceError> {
+    let asked = condemned.held == Own::Directory || condemned.unlike.values().any(|held| *held == Own::Directory);
+    if !asked {
+        return Ok(Some(0));
+    }
+    let own = fstat(condemned.directory).map_err(failed("fstat"))?.st_ino;
+    let parent = open_parent(condemned.directory).map_err(failed("openat2"))?;
+    let mut references = || -> Result<Option<u32>, ReferenceError> {
+        // No directory that is open has that many, so each child is told.
+        let (_, records) = iterators.count(parent.as_fd(), u32::MAX)?;
+        Ok(records.iter().find(|record| record.entry == own).map(|record| record.process))
+    };
+    let before = references()?;
+    let again = open_child(condemned.directory, c".").map_err(failed("openat2"))?;
+    let after = references()?;
+    drop(again);
+    Ok(before.zip(after).and_then(|(before, after)| after.checked_sub(before)).filter(|added| (1..=2).contains(added)))
+}
+
+/// What the numbers of references tell. Those of entries of which the caller has what it has of most are written only
+/// where they are others than that makes them.
+fn judged(records: Vec<Record>, usual: impl Fn(Own) -> u32, condemned: &CondemnedIn<'_>) -> Counted {
     let mut counted = Counted::default();
     let mut silent = condemned.unlike.clone();
     for Record { name, kind, process: references, .. } in records {
-        let held = condemned.held != silent.remove(&name);
+        let held = silent.remove(&name).unwrap_or(condemned.held);
         match kind {
-            _ if references == idle + u32::from(held) => {}
+            _ if references == usual(held) => {}
             ReferenceKind::Counted => counted.referred.push(name),
             _ => counted.unsettled.push(name),
         }
     }
-    // As many as one that is held has: of others, or of what is in it.
-    counted.unsettled.extend(silent);
+    // As many as the others have: of others, or of what is in it.
+    counted.unsettled.extend(silent.into_keys());
     counted
 }
 

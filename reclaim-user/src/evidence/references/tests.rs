@@ -1,6 +1,7 @@
 //! References on the running kernel. Needs root.
 
 use super::*;
+use crate::evidence::source::Own;
 use crate::model::pin::Place;
 use crate::model::reference::ReferenceKind;
 use nix::fcntl::{OFlag, open};
@@ -8,7 +9,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::fchdir;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -61,8 +62,8 @@ impl Scene {
         let found = look(&[CondemnedIn {
             directory: directory.as_fd(),
             path: STORE.into(),
-            held: false,
-            unlike: BTreeSet::new(),
+            held: Own::Nothing,
+            unlike: BTreeMap::new(),
         }]);
         let mut seen = Vec::new();
         for name in ["a", "b"] {
@@ -273,7 +274,8 @@ fn counted_by_holder(
     unlike: &[&str],
 ) -> (Vec<String>, Vec<String>) {
     let directory = path_only(&scene.place.path().join(STORE));
-    let unlike = unlike.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let (held, other) = if held { (Own::Directory, Own::Nothing) } else { (Own::Nothing, Own::Directory) };
+    let unlike = unlike.iter().map(|name| (name.as_bytes().to_vec(), other)).collect();
     let condemned = CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held, unlike };
     let count::Counted { referred, unsettled } = count::count(iterators, &condemned).unwrap();
     let text = |names: Vec<Vec<u8>>| {
@@ -323,7 +325,7 @@ fn host_a_descriptor_of_the_callers_own_is_told_from_those_of_others() {
             assert_eq!(told, (text(in_doubt), text(referred)), "{what}");
         };
         expect(true, &["b"], &["b"], &["a"], "it is said to be held and is not");
-        let own = path_only(&scene.entry("a"));
+        let own = fs::File::open(scene.entry("a")).unwrap();
         expect(true, &["b"], &["b"], &[], "held");
         expect(false, &["a"], &["b"], &[], "the only one that is held");
         expect(true, &["a", "b"], &["a", "b"], &[], "it is said not to be held, unlike the rest");
