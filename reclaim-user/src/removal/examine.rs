@@ -40,8 +40,8 @@ pub(super) struct Examined {
 impl Examined {
     /// The same without the lock on it, which stays with this one.
     pub(super) fn without_lease(&self) -> Self {
-        let Self { identity, kind, owner, empty, named, process_gone, ref witness, lease: _ } = *self;
-        Self { identity, kind, owner, empty, named, process_gone, witness: witness.clone(), lease: None }
+        let Self { identity, kind, owner, empty, named, process_gone, witness, lease: _ } = *self;
+        Self { identity, kind, owner, empty, named, process_gone, witness, lease: None }
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn out_of_reach() -> Option<String> {
 /// As [`run`].
 pub(crate) fn run_all(built: &[Program], out: &mut (dyn io::Write + Send)) -> Result<()> {
     let named: Vec<String> = parts::kernels().map(str::to_owned).collect();
-    matrix::compare(&run_in(&named, built, (Extent::Kernel, SHARE), out)?)
+    matrix::compare(&run_in(&named, built, (Extent::Evidence, SHARE), out)?)
 }
 
 fn run_in(

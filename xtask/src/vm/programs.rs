@@ -34,11 +34,16 @@ pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Tests of what another kernel could do otherwise. An emulated processor takes long enough for these.
+    /// What sees mounts and attaches probes, and the binary among real sandboxes: as long as the tests of this host take.
+    Evidence,
+    /// Tests of what another kernel could do otherwise: a quarter of an hour and more.
     Kernel,
     /// Every test that asks something of the kernel.
     Everything,
 }
+
+/// The part of [`KERNEL`] that is run beside the tests of this host.
+const EVIDENCE: [&str; 4] = ["reclaim_user", "host_probes", "scan", "host_cases_bubblewrap"];
 
 /// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
 /// the cases of mounts, the protocol among launchers and crashes.
@@ -102,7 +107,8 @@ pub(super) fn run_of(program: &Program, extent: Extent) -> Option<Run> {
     };
     let asks = ["host_", "race_", "crash_"].iter().any(|tier| program.target.starts_with(tier));
     let parts = match extent {
-        Extent::Kernel => named(&KERNEL)?,
+        Extent::Evidence if !EVIDENCE.contains(&&*program.target) => return None,
+        Extent::Evidence | Extent::Kernel => named(&KERNEL)?,
         Extent::Everything if program.is_tier() => asks.then_some(&[][..])?,
         Extent::Everything => named(&ASKING)?,
     };
