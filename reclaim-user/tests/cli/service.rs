@@ -50,10 +50,7 @@ fn the_first_pass_sweeps_and_what_is_pinned_stays() {
     assert_eq!((&status["type"], &status["totals"]["removed"]), (&"status".into(), &1.into()), "{status}");
     for op in ["keep", "unkeep"] {
         let answer = connection.ask(&json!({"op": op}));
-        assert!(
-            answer["error"].as_str().is_some_and(|said| said.contains("not supported by this version")),
-            "{answer}"
-        );
+        assert!(answer["error"].as_str().is_some_and(|said| said.contains("missing field `path`")), "{answer}");
     }
 
     // A sweep goes through the service, and so does its verdict.
