@@ -194,8 +194,8 @@ fn user_called(source: &Source<'_>, key: &str, text: &str, at: Range<usize>) -> 
             .filter(|uid| *uid != u32::MAX)
             .ok_or_else(|| source.wrong(at, key, format!("`{text}` is no user id"), "user ids go up to 4294967294"));
     }
-    match nix::unistd::User::from_name(text) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
+    match user_id(text) {
+        Ok(Some(uid)) => Ok(uid),
         Ok(None) => {
             let what = format!("there is no user `{text}` on this host");
             Err(source.wrong(at, key, what, "name a user that exists, or give the user id as \"1000\""))
@@ -205,6 +205,21 @@ fn user_called(source: &Source<'_>, key: &str, text: &str, at: Range<usize>) -> 
             Err(source.wrong(at, key, what, "give the user id as \"1000\""))
         }
     }
+}
+
+/// The id of a user of this host.
+fn user_id(name: &str) -> Result<Option<u32>, nix::Error> {
+    if cfg!(not(target_feature = "crt-static")) {
+        return Ok(nix::unistd::User::from_name(name)?.map(|user| user.uid.as_raw()));
+    }
+    // A statically linked C library loads the modules of the host's one for this, and breaks where they differ.
+    let text = std::fs::read_to_string("/etc/passwd")
+        .map_err(|error| error.raw_os_error().map_or(nix::Error::EIO, nix::Error::from_raw))?;
+    let of = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    };
+    Ok(text.lines().find_map(of))
 }
 
 fn mode_of(source: &Source<'_>, field: &Field) -> Result<Option<u32>, ConfigError> {
