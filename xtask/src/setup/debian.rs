@@ -49,12 +49,13 @@ pub(super) fn make(folder: &Path) -> Result<Outcome> {
         }
         install(&missing, "the compiler and bpf-linker load them")?;
     }
-    if root && find("bwrap").is_none() {
-        // Only the demonstration and some tests use it, and both do without.
-        if let Err(error) =
-            install(&["bubblewrap".to_owned()], "the demonstration and the tests make sandboxes with it")
-        {
-            say(&format!("going on without bubblewrap: {error:#}"));
+    for (program, package) in [("bwrap", "bubblewrap"), ("python3", "python3"), ("chattr", "e2fsprogs")] {
+        if root && find(program).is_none() {
+            // Only the demonstration and the tests use them.
+            if let Err(error) = install(&[package.to_owned()], "the demonstration and the tests make sandboxes with it")
+            {
+                say(&format!("going on without {package}: {error:#}"));
+            }
         }
     }
     if !unpacked {

@@ -52,7 +52,7 @@ pub(super) fn write(
     archive.program(&inside(PLAN), &plan).with_context(wrong)?;
     if let Some(place) = &kernel.modules {
         for name in MODULES {
-            if let Some(module) = module(place, name)? {
+            if let Some(module) = module(place, name, busybox)? {
                 archive.program(&inside(&format!("{name}.ko")), &module).with_context(wrong)?;
             }
         }
@@ -96,7 +96,7 @@ fn borrow<W: Write>(archive: &mut Archive<W>) -> Result<()> {
 }
 
 /// A file system's module, unpacked; None where the kernel has it built in or not at all.
-fn module(kernel: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+fn module(kernel: &Path, name: &str, busybox: &Path) -> Result<Option<Vec<u8>>> {
     for modules in [kernel.join("lib/modules"), kernel.join("usr/lib/modules")] {
         if !modules.is_dir() {
             continue;
@@ -109,8 +109,8 @@ fn module(kernel: &Path, name: &str) -> Result<Option<Vec<u8>>> {
                 }
                 let packed: PathBuf = plain.with_extension("ko.xz");
                 if packed.is_file() {
-                    let mut xz = Command::new("xz");
-                    let output = xz.arg("-dc").arg(&packed).output().context("cannot start xz: install xz-utils")?;
+                    let mut unpack = Command::new(busybox);
+                    let output = unpack.arg("xzcat").arg(&packed).output().context("cannot start busybox")?;
                     if !output.status.success() {
                         bail!("{} cannot be unpacked ({})", packed.display(), output.status);
                     }
