@@ -5,10 +5,12 @@ use crate::evidence::asked::AskedError;
 use crate::evidence::engine::EngineError;
 use crate::evidence::scan::ScanError;
 use crate::model::purge::{ExpandError, IdError};
+use crate::removal::hold::HoldError;
 use crate::removal::{KeepError, RemovalError};
 use crate::service::ServiceError;
 use crate::service::client::ClientError;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use thiserror::Error;
 
@@ -26,6 +28,10 @@ pub mod exit {
     pub const WEAK: u8 = 4;
     /// Another reclaimer holds the root.
     pub const BUSY: u8 = 5;
+    /// The command of a hold cannot be started, as env(1) has it. Otherwise a hold ends as its command does.
+    pub const NOT_STARTED: u8 = 126;
+    /// The command of a hold is not there, as env(1) has it.
+    pub const NOT_FOUND: u8 = 127;
 }
 
 /// How a command that did its work ended. Of several, the greatest counts.
@@ -108,6 +114,27 @@ pub enum Error {
     /// A keep.
     #[error(transparent)]
     Keep(#[from] KeepError),
+    /// A hold.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
+    /// The command of a hold cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        /// The command.
+        program: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A system call that nothing can be done without.
+    #[error("{call}: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// A command that only root can do without a service.
     #[error("`reclaim {command}` needs a running service, or root: {why}")]
     NeedsRoot {
@@ -146,7 +173,10 @@ impl Error {
             | Self::Id(_)
             | Self::Expand(_)
             | Self::Argument { .. }
+            | Self::Hold(HoldError::Name { .. })
             | Self::Keep(KeepError::NoEntry { .. }) => exit::USAGE,
+            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND,
+            Self::Start { .. } => exit::NOT_STARTED,
             Self::Engine(EngineError::NoWalk(_) | EngineError::Unavailable { .. }) => exit::WEAK,
             Self::Removal { source, .. } | Self::Purge { source, .. } if source.is_usage() => exit::USAGE,
             Self::Removal { source: RemovalError::Busy { .. }, .. }
@@ -161,6 +191,8 @@ impl Error {
             | Self::Removal { .. }
             | Self::Purge { .. }
             | Self::Keep(_)
+            | Self::Hold(_)
+            | Self::System { .. }
             | Self::NeedsRoot { .. }
             | Self::Service(_)
             | Self::Client(_)

@@ -180,6 +180,14 @@ impl ConfigFile {
         &self.state
     }
 
+    /// The directory of the manifests of holds.
+    #[must_use]
+    pub fn holds(&self) -> PathBuf {
+        let mut beside = self.state.clone().into_os_string();
+        beside.push("-holds");
+        beside.into()
+    }
+
     /// Where the service listens.
     #[must_use]
     pub fn socket(&self) -> &Path {

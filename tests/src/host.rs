@@ -125,6 +125,13 @@ impl Host {
         path
     }
 
+    /// Mounts a tmpfs with little room and few inodes on a directory that is there.
+    #[track_caller]
+    pub fn mount_small(&self, path: &Path) {
+        mount(Some("reclaim-test"), path, Some("tmpfs"), MsFlags::empty(), Some("mode=755,size=64k,nr_inodes=64"))
+            .or_fail(format_args!("mount a small tmpfs on {}", path.display()));
+    }
+
     /// Binds one path on another in this host's own namespace, the one that reclaim runs in.
     #[track_caller]
     pub fn bind(&self, source: &Path, target: &Path) {

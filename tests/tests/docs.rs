@@ -1,37 +1,7 @@
 //! The configurations in the documentation work as they stand.
 
-use reclaim_tests::{ConfigFile, OrFail as _, Reclaim, Root, private_host};
+use reclaim_tests::{ConfigFile, OrFail as _, Reclaim, Root, blocks, pages, private_host};
 use std::fs;
-use std::path::{Path, PathBuf};
-
-/// Every block of a page that is marked as TOML, with the line that it begins in.
-fn blocks(page: &str) -> Vec<(usize, String)> {
-    let mut blocks = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    for (index, line) in page.lines().enumerate() {
-        match (&mut open, line.trim_end()) {
-            (None, "```toml") => open = Some((index + 2, String::new())),
-            (Some(_), "```") => blocks.extend(open.take()),
-            (Some((_, text)), line) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-            (None, _) => {}
-        }
-    }
-    assert!(open.is_none(), "a block has no end");
-    blocks
-}
-
-fn pages() -> Vec<PathBuf> {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let listed = fs::read_dir(&docs).or_fail("list docs").flatten().map(|entry| entry.path());
-    let mut pages: Vec<_> =
-        listed.filter(|path| path.extension().is_some_and(|end| end == "md" || end == "toml")).collect();
-    pages.sort();
-    pages.push(docs.join("../README.md"));
-    pages
-}
 
 #[test]
 fn every_configuration_of_the_documentation_is_accepted_as_it_stands() {
@@ -43,7 +13,7 @@ fn every_configuration_of_the_documentation_is_accepted_as_it_stands() {
             let text = fs::read_to_string(&page).or_fail(format_args!("read {}", page.display()));
             let of_page = match page.extension().is_some_and(|end| end == "toml") {
                 true => vec![(1, text)],
-                false => blocks(&text),
+                false => blocks(&text, "toml"),
             };
             for (line, block) in of_page {
                 let at = format!("{}:{line}", page.display());
@@ -61,10 +31,4 @@ fn every_configuration_of_the_documentation_is_accepted_as_it_stands() {
         }
         assert!(tried >= 5, "only {tried} blocks were found");
     });
-}
-
-#[test]
-fn blocks_are_found_and_their_ends_are_missed() {
-    let page = "text\n```toml\na = 1\n```\n```\nno toml\n```\n```toml\nb = 2\nc = 3\n```\n";
-    assert_eq!(blocks(page), [(3, "a = 1\n".to_owned()), (9, "b = 2\nc = 3\n".to_owned())]);
 }

@@ -4,6 +4,7 @@ mod audit;
 mod capability;
 mod check;
 mod context;
+mod hold;
 mod keep;
 mod kernel;
 mod pins;
@@ -104,6 +105,8 @@ enum Command {
     Unkeep(keep::UnkeepArguments),
     /// List what is kept
     Keeps,
+    /// Lease sources and make placeholders for as long as a sandbox lives, and become its command
+    Hold(hold::Arguments),
     /// Tell what this kernel and this configuration give
     Check,
     /// Ask the running service how it is
@@ -125,6 +128,7 @@ impl Command {
             Self::Keep(_) => ("keep", true),
             Self::Unkeep(_) => ("unkeep", true),
             Self::Keeps => ("keeps", true),
+            Self::Hold(_) => ("hold", true),
             Self::Check => ("check", true),
             Self::Status => ("status", true),
         }
@@ -177,6 +181,7 @@ fn dispatch(globals: Globals, command: Command) -> Result<Outcome, Error> {
         Command::Keep(arguments) => keep::run(&mut context, &arguments),
         Command::Unkeep(arguments) => keep::end(&mut context, &arguments),
         Command::Keeps => keep::list(&mut context),
+        Command::Hold(arguments) => hold::run(&context, &arguments),
         Command::Check => Ok(Outcome::Done),
         Command::Status => status::run(&mut context),
     }?;
@@ -205,7 +210,7 @@ fn start_log(globals: &Globals, service: bool) {
 /// The error, and where capabilities are missing what that means: a bare "permission denied" helps nobody.
 fn complain(error: &Error) {
     eprintln!("reclaim: {}", chain(error));
-    if error.code() != exit::FAILED || matches!(error, Error::Client(_)) {
+    if error.code() != exit::FAILED || matches!(error, Error::Client(_) | Error::Hold(_)) {
         return;
     }
     if let Some(hint) = capability::hint() {

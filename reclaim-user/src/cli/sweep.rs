@@ -8,10 +8,15 @@ use crate::removal::{Cursors, Memory, PassEvent, PassOptions, RootState};
 use crate::render::pass as text;
 use crate::render::progress::Progress;
 use crate::service::client::{Client, ClientError};
+use crate::service::holds::{self, Prover, Scope};
 use crate::service::protocol::Request;
 use crate::service::roots;
 use serde_json::Value;
 use std::io::IsTerminal as _;
+use std::time::Duration;
+
+/// How long somebody may work on the holds of one user before a pass goes on without them.
+const HOLDS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Arguments of `sweep`.
 #[derive(Debug, clap::Args)]
@@ -126,6 +131,15 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
                 tracing::error!("{name}: {}", chain(&error));
                 outcome = outcome.max(if error.code() == exit::BUSY { Outcome::Busy } else { Outcome::Failed });
             }
+        }
+    }
+    if arguments.roots.is_empty() && !arguments.dry_run {
+        drop(engine);
+        let scope = Scope { user: None, patience: HOLDS_PATIENCE };
+        let mut prover = Prover::Alone(context.evidence);
+        if let Err(error) = holds::settle(&context.loaded.config, scope, &mut prover, None) {
+            tracing::error!("{}", chain(&error));
+            outcome = outcome.max(Outcome::Failed);
         }
     }
     first.map_or(Ok(outcome), Err)

@@ -49,7 +49,7 @@ pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), Config
 }
 
 fn service(source: &Source<'_>, raw: &Service) -> Result<ServiceConfig, ConfigError> {
-    let Service { every, budget, state_dir, socket, metrics, refuse_binds } = raw;
+    let Service { every, budget, state_dir, socket, metrics, refuse_binds, holds } = raw;
     let default = ServiceConfig::default();
     let above_zero = |key: &str, field: &Field, default: Duration| match duration_of(source, key, field)? {
         Some((Duration::ZERO, at)) => Err(source.wrong(at, key, "must not be 0", "give it some time, such as \"10s\"")),
@@ -70,6 +70,7 @@ fn service(source: &Source<'_>, raw: &Service) -> Result<ServiceConfig, ConfigEr
         socket: path(source, "service.socket", socket)?.map_or(default.socket, |(path, _)| path),
         metrics,
         refuse_binds: flag(source, "service.refuse_binds", refuse_binds)?.unwrap_or(default.refuse_binds),
+        holds: path(source, "service.holds", holds)?.map(|(path, _)| path),
     })
 }
 

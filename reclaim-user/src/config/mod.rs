@@ -96,6 +96,21 @@ pub struct ServiceConfig {
     pub metrics: Option<SocketAddr>,
     /// Others are kept from binding condemned entries, where the kernel offers that.
     pub refuse_binds: bool,
+    /// Directory for the manifests of holds, one store in it for each user. None means beside `state_dir`, for only root
+    /// reaches into that.
+    pub holds: Option<PathBuf>,
+}
+
+impl ServiceConfig {
+    /// Directory for the manifests of holds.
+    #[must_use]
+    pub fn holds(&self) -> PathBuf {
+        self.holds.clone().unwrap_or_else(|| {
+            let mut beside = self.state_dir.clone().into_os_string();
+            beside.push("-holds");
+            beside.into()
+        })
+    }
 }
 
 impl Default for ServiceConfig {
@@ -107,6 +122,7 @@ impl Default for ServiceConfig {
             socket: PathBuf::from("/run/reclaim/control.sock"),
             metrics: None,
             refuse_binds: false,
+            holds: None,
         }
     }
 }
@@ -149,6 +165,29 @@ pub struct RootConfig {
 }
 
 impl RootConfig {
+    /// One in which nothing holds an entry back but its lock, contents and pins.
+    #[must_use]
+    pub fn without_fences(name: String, path: PathBuf) -> Self {
+        Self {
+            name,
+            path,
+            owner: None,
+            pattern: None,
+            kind: KindRule::Any,
+            mode: None,
+            min_age: Duration::ZERO,
+            backstop: None,
+            retain: None,
+            retain_from: None,
+            remove: RemoveRule::Empty,
+            pile: None,
+            once: false,
+            leases: true,
+            command: None,
+            claims: None,
+        }
+    }
+
     /// Whether names tell an id.
     #[must_use]
     pub fn has_id(&self) -> bool {

@@ -69,22 +69,12 @@ fn one(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<OwnedConfig
     let kind = choice(source, "owned.kind", &kind, &kinds)?.unwrap_or(KindRule::Any);
     let (remove, command) = removal(source, "owned", at, &remove, &command, &timeout, RemoveRule::Tree, true)?;
     let rules = RootConfig {
-        name: template.to_string(),
-        path: parent.to_owned(),
         owner: user(source, "owned.owner", &owner)?,
-        pattern: None,
         kind,
-        mode: None,
-        min_age: Duration::ZERO,
-        backstop: None,
-        retain: None,
-        retain_from: None,
         remove,
-        pile: None,
-        once: false,
         leases: flag(source, "owned.leases", &leases)?.unwrap_or(true),
         command,
-        claims: None,
+        ..RootConfig::without_fences(template.to_string(), parent.to_owned())
     };
     Ok(OwnedConfig { template, rules })
 }

@@ -5,6 +5,7 @@
 
 use super::calendar;
 use super::fence::Timestamp;
+use super::path_text::unhex;
 use super::report::Name;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -258,13 +259,6 @@ struct Line {
     birth: Option<(i64, u32)>,
     owner: u32,
     until: i64,
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
 #[cfg(test)]

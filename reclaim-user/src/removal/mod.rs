@@ -24,6 +24,7 @@ mod cursors;
 mod error;
 mod examine;
 mod finish;
+pub mod hold;
 mod keeps;
 mod leases;
 mod leftover;

@@ -3,6 +3,7 @@
 
 pub mod client;
 mod desk;
+pub mod holds;
 mod http;
 pub mod keeper;
 mod message;

@@ -1,9 +1,8 @@
 //! The control socket's language: one JSON request a line, one JSON answer a line.
 
-use crate::evidence::asked;
+pub use crate::model::path_text::PathArgument;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
 
 /// Longest request.
 pub const LONGEST: usize = 1 << 20;
@@ -20,36 +19,6 @@ impl Peer {
     #[must_use]
     pub fn is_root(self) -> bool {
         self.uid == 0
-    }
-}
-
-/// A path in a request: text, or `{"hex": "…"}` for bytes that are not.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(untagged)]
-pub enum PathArgument {
-    /// Text.
-    Text(String),
-    /// Bytes in hexadecimal.
-    Hex {
-        /// The digits.
-        hex: String,
-    },
-}
-
-impl PathArgument {
-    /// The path that is meant.
-    ///
-    /// # Errors
-    /// A sentence when it is not an absolute path.
-    pub fn path(&self) -> Result<PathBuf, String> {
-        let bytes = match self {
-            Self::Text(text) => text.clone().into_bytes(),
-            Self::Hex { hex } => unhex(hex).ok_or_else(|| format!("`{hex}` is not hexadecimal"))?,
-        };
-        match bytes.as_slice() {
-            [b'/', ..] if !bytes.contains(&0) => Ok(asked::path_of(&bytes)),
-            _ => Err(format!("`{}` is not an absolute path", String::from_utf8_lossy(&bytes).escape_debug())),
-        }
     }
 }
 
@@ -102,6 +71,8 @@ pub enum Request {
         #[serde(default)]
         entries: bool,
     },
+    /// Removal of what holders that have ended left in the peer's store; of every user's for root.
+    Settle {},
     /// Removal of all that belongs to an id.
     Purge {
         /// The id.
@@ -116,7 +87,7 @@ impl Request {
     /// Whether it has to wait for its turn among the passes.
     #[must_use]
     pub fn is_work(&self) -> bool {
-        matches!(self, Self::Sweep { .. } | Self::Purge { .. })
+        matches!(self, Self::Sweep { .. } | Self::Settle {} | Self::Purge { .. })
     }
 }
 
@@ -153,13 +124,6 @@ pub fn path_error(path: &PathArgument, message: &str) -> Value {
     serde_json::json!({ "type": "error", "path": path, "error": message })
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +140,7 @@ mod tests {
             r#"{"op":"keeps"}"#,
             r#"{"op":"status"}"#,
             r#"{"op":"sweep","roots":["x"],"dry_run":true,"entries":false}"#,
+            r#"{"op":"settle"}"#,
             r#"{"op":"purge","id":"x","dry_run":true}"#,
         ] {
             let request = parse(line.as_bytes()).expect(line);
@@ -201,17 +166,6 @@ mod tests {
             let message = parse(line).expect_err("must be refused");
             assert!(message.contains(part), "{message}");
         }
-    }
-
-    #[test]
-    fn only_absolute_paths_mean_something() {
-        let hex = |hex: &str| PathArgument::Hex { hex: hex.to_owned() }.path();
-        assert_eq!(hex("2fff"), Ok(asked::path_of(b"/\xff")));
-        for bad in ["2f0", "zz", "2f00", "61"] {
-            assert!(hex(bad).is_err(), "{bad}");
-        }
-        assert!(PathArgument::Text("a/b".to_owned()).path().is_err());
-        assert!(PathArgument::Text(String::new()).path().is_err());
     }
 
     proptest! {

@@ -131,7 +131,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
         if let Some(command) = &mut rules.command {
             command.id = Some(id.to_string());
         }
-        found.push(Found { place, target: Target { site: 0, name, rules } });
+        found.push(Found { place, target: Target { site: 0, name, rules, only: None } });
     }
     for (place, root) in config.roots.iter().enumerate().filter(|(_, root)| root.has_id()) {
         let failed = |source| Error::Removal { root: root.name.clone(), source };
@@ -154,7 +154,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
                 command: root.command.clone().map(|command| RemoveCommand { id: Some(id.to_string()), ..command }),
                 ..root.clone()
             };
-            found.push(Found { place, target: Target { site: 0, name, rules } });
+            found.push(Found { place, target: Target { site: 0, name, rules, only: None } });
         }
     }
     Ok(found)

@@ -25,6 +25,17 @@ pub struct Placed {
     pub fault: Option<RemovalError>,
 }
 
+impl Placed {
+    fn look(config: &RootConfig) -> Self {
+        let (location, fault) = match removal::locate(&config.path) {
+            Ok(location) => (Some(location), None),
+            Err(RemovalError::Call { source: Errno::ENOENT, .. }) => (None, None),
+            Err(fault) => (None, Some(fault)),
+        };
+        Self { config: config.clone(), location, fault }
+    }
+}
+
 /// The roots in the order of the configuration, and behind them the directories of templates that are none: no pass lists
 /// those, but evidence watches them, and what a purge left condemned there is brought to its end.
 #[derive(Debug)]
@@ -43,15 +54,7 @@ impl Roots {
                 rules.push(&owned.rules);
             }
         }
-        let placed = rules.into_iter().map(|config| {
-            let (location, fault) = match removal::locate(&config.path) {
-                Ok(location) => (Some(location), None),
-                Err(RemovalError::Call { source: Errno::ENOENT, .. }) => (None, None),
-                Err(fault) => (None, Some(fault)),
-            };
-            Placed { config: config.clone(), location, fault }
-        });
-        Self { placed: placed.collect(), configured: config.roots.len() }
+        Self { placed: rules.into_iter().map(Placed::look).collect(), configured: config.roots.len() }
     }
 
     /// The first fault, and overlaps that show only in the file systems themselves.
@@ -143,6 +146,18 @@ impl Roots {
     #[must_use]
     pub fn index(&self, at: usize) -> usize {
         self.placed[..at].iter().filter(|placed| placed.location.is_some()).count()
+    }
+
+    /// Adds a directory behind all others, and gives its place. It is no root: no pass lists it.
+    pub fn add(&mut self, config: RootConfig) -> usize {
+        self.placed.push(Placed::look(&config));
+        self.placed.len() - 1
+    }
+
+    /// Place of a directory among those that were added, else wherever it is.
+    #[must_use]
+    pub fn find_last(&self, path: &Path) -> Option<usize> {
+        self.placed.iter().rposition(|placed| placed.config.path == path)
     }
 
     /// Place of a directory.

@@ -7,6 +7,7 @@ use super::{ServiceError, http, socket, system};
 use crate::config::Loaded;
 use crate::error::{Error, chain};
 use crate::evidence::engine::EvidenceChoice;
+use crate::removal::hold::Stores;
 use crate::render::output::Output;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -37,6 +38,10 @@ pub struct ServiceOptions {
 /// When it cannot start, or can no longer tell what it does.
 pub fn run(options: ServiceOptions) -> Result<(), Error> {
     let ServiceOptions { loaded, evidence, per_entry, output } = options;
+    // Before the socket is there: whoever asks the service finds a place for holds.
+    if let Err(error) = Stores::of(&loaded.config.service.holds()).prepare() {
+        tracing::warn!("{}", chain(&error));
+    }
     let (claim, listener) = socket::Claim::take(&loaded.config.service.socket)?;
     let (waker, waked) = UnixStream::pair().map_err(system("make a pair of sockets"))?;
     for end in [&waker, &waked] {

@@ -2,6 +2,7 @@
 //! at a time; questions are answered between the steps of a pass.
 
 use super::desk::{self, Desk};
+use super::holds::{self, Prover, Scope};
 use super::keeper::Keeper;
 use super::message::{Event, Message};
 use super::protocol::{self, Peer, Request};
@@ -25,7 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// After the ring was drained it is left alone for this long, in milliseconds: a storm of events then costs one wake-up
@@ -33,6 +34,8 @@ use tokio::sync::mpsc::UnboundedSender;
 const BREATH: u16 = 5;
 /// After a drain that failed, in milliseconds.
 const LONG_BREATH: u16 = 1_000;
+/// How long somebody may work on the holds of one user before a pass goes on without them.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 /// Entries that one answer to a sweep holds at most. A peer that reads them slowly must not fill the memory.
 const MOST_ENTRIES: usize = 100_000;
 
@@ -185,6 +188,7 @@ impl Worker {
                 let names = self.names(&[]);
                 self.sweep(&names, false, None)?;
                 self.bring_to_end();
+                self.settle(None);
                 Ok(())
             }
             Message::Ask { peer, request: Request::Sweep { roots, dry_run, entries }, answer } => {
@@ -197,6 +201,7 @@ impl Worker {
                         self.sweep(&names, dry_run, Some((&mut told, entries)))?;
                         if roots.is_empty() && !dry_run {
                             self.bring_to_end();
+                            self.settle(None);
                         }
                         protocol::results(&told.results)
                     }
@@ -210,6 +215,11 @@ impl Worker {
                     true => self.purge(&id, dry_run)?,
                 };
                 let _gone = answer.send(line);
+                Ok(())
+            }
+            Message::Ask { peer, request: Request::Settle {}, answer } => {
+                let settled = self.settle(if peer.is_root() { None } else { Some(peer.uid) });
+                let _gone = answer.send(protocol::results(&settled));
                 Ok(())
             }
             Message::Reload(loaded) => {
@@ -261,6 +271,23 @@ impl Worker {
             let mut between = |engine: &mut Engine| post.attend(engine);
             if let Err(error) = roots.bring_to_end(at, engine, state, &options, &mut between) {
                 tracing::error!("{}", chain(&error));
+            }
+        }
+    }
+
+    /// Removes what holders that have ended left, of one user or of all.
+    fn settle(&mut self, user: Option<u32>) -> Vec<Value> {
+        let scope = Scope { user, patience: SETTLE_PATIENCE };
+        let stop = Arc::clone(&self.post.stop);
+        let mut prover = Prover::Service(&mut self.engine);
+        let settled = holds::settle(&self.loaded.config, scope, &mut prover, Some(&stop));
+        // It watched the places of placeholders meanwhile.
+        self.engine.watch(self.roots.watch());
+        match settled {
+            Ok(reports) => reports.iter().map(desk::json).collect(),
+            Err(error) => {
+                tracing::warn!("{}", chain(&error));
+                Vec::new()
             }
         }
     }

@@ -115,6 +115,17 @@ pub fn lease(file: OwnedFd) -> Result<Leased, Errno> {
     Errno::result(result).map(|_| Leased(file))
 }
 
+/// Shares the BSD lock on an open file, without waiting. It belongs to the open file: it is held until the last
+/// descriptor of it is closed, in whichever process.
+///
+/// # Errors
+/// `EWOULDBLOCK` when somebody holds it alone.
+pub fn lock_shared(file: impl AsFd) -> Result<(), Errno> {
+    // SAFETY: takes no pointer, and the descriptor is open.
+    let result = unsafe { libc::flock(file.as_fd().as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
+    Errno::result(result).map(drop)
+}
+
 /// Takes a file lease on an open file, so that whoever opens it without waiting is told to try again. The signal that asks
 /// for it back is one that nobody heeds.
 ///

@@ -2,6 +2,7 @@
 
 pub mod bpf;
 pub mod caller_32;
+pub mod detach;
 pub mod directory;
 pub mod file_status;
 pub mod filter;

@@ -43,7 +43,11 @@ fn examine(open: Option<&mut Open<'_>>, target: &Target) -> Looked {
     let absent = || Err(Purged::of(TargetVerdict::Absent));
     let Some(Open { root, examiner, .. }) = open else { return absent() };
     let refused = |reason, detail| Err(Purged::refused(Denied { reason, pins: Vec::new(), detail }));
-    match status_at(&root.directory, &target.name).map(|file| file.status.kind) {
+    let found = status_at(&root.directory, &target.name);
+    if found.is_ok_and(|found| !target.means(&found)) {
+        return absent();
+    }
+    match found.map(|file| file.status.kind) {
         Ok(FileKind::Link) => return refused(Reason::Kind, Some("it is a link, and links are not purged".to_owned())),
         Ok(FileKind::Other) => {
             return refused(Reason::Kind, Some("it is neither a directory nor a regular file".to_owned()));

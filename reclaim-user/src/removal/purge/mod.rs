@@ -22,10 +22,12 @@ use super::place::Root;
 use super::words::Words;
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::EvidenceSource;
+use crate::model::hold::Print;
 use crate::model::id::Location;
 use crate::model::pin::Pin;
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Reason;
+use crate::sys::file_status::FileStatus;
 use nix::fcntl::Flock;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -54,6 +56,16 @@ pub struct Target {
     pub name: CString,
     /// The fences that it has to pass, and how it is removed.
     pub rules: RootConfig,
+    /// The one file that is meant; none when it is whatever has the name.
+    pub only: Option<Print>,
+}
+
+impl Target {
+    /// Whether what was found under its name is meant.
+    fn means(&self, found: &FileStatus) -> bool {
+        let print = Print::of(found.identity.device, found.identity.inode, &found.status);
+        self.only.is_none_or(|only| only.is_same_file(&print, true))
+    }
 }
 
 /// How a purge is made.
@@ -94,6 +106,12 @@ impl Purged {
 
     fn failed(detail: String) -> Self {
         Self { reason: Some(Reason::Failed), detail: Some(detail), ..Self::of(TargetVerdict::Failed) }
+    }
+
+    /// Nothing was tried, for this reason.
+    #[must_use]
+    pub fn undone(detail: String) -> Self {
+        Self::failed(detail)
     }
 
     fn kept(why: &str) -> Self {

@@ -16,6 +16,7 @@ use crate::removal::leases::Leases;
 use crate::removal::remove::{self, Removal};
 use crate::removal::restore::restore;
 use crate::sys::directory::{self, Names, Reader};
+use crate::sys::file_status::status_at;
 
 /// A target in the hands of a purge.
 enum Hand {
@@ -206,6 +207,12 @@ impl Work<'_, '_> {
         let (Hand::Taken(condemned), Some(open)) = (hand, &mut self.open[target.site]) else { return None };
         let batch = &self.groups[target.site].batches[condemned.batch];
         open.examiner.refresh();
+        // Its number alone could have gone to another file between the first look and the rename.
+        if !status_at(&batch.directory, condemned.stored()).is_ok_and(|found| target.means(&found)) {
+            self.hands[index] = Hand::Taken(condemned);
+            let detail = Some("another file came to have its name".to_owned());
+            return Some((index, Denied { reason: Reason::Failed, pins: Vec::new(), detail }));
+        }
         match confirm(&target.rules, &mut open.examiner, batch, condemned, proof) {
             Ok(confirmed) => {
                 let filled = target.rules.remove == RemoveRule::Empty

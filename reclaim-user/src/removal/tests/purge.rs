@@ -37,7 +37,7 @@ fn run_with(
     let location = evidence.location.clone();
     let path = room.root();
     let site = Site { path: &path, index: 0, location: Some(&location) };
-    let target = |name: &str| Target { site: 0, name: CString::new(name).unwrap(), rules: rules.clone() };
+    let target = |name: &str| Target { site: 0, name: CString::new(name).unwrap(), rules: rules.clone(), only: None };
     purge(&[site], &["a", "b"].map(target), evidence, options, &mut |_| {})
 }
 

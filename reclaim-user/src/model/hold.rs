@@ -1,0 +1,249 @@
+//! Holds: what a launcher's placeholders are known by, and which of them may go.
+//!
+//! A manifest is written before any placeholder of its holder has a name, and says which file that will be. Whether its
+//! holder lives is no matter of the manifest: a kernel lock tells it.
+
+use super::fence::{FileKind, Status, Timestamp};
+use super::id::Device;
+use super::path_text::PathArgument;
+use super::purge::TargetVerdict;
+use super::report::{Name, Reason};
+use serde::{Deserialize, Serialize};
+
+/// The form of a manifest.
+const VERSION: u32 = 1;
+
+/// What a placeholder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlaceholderKind {
+    /// An empty regular file.
+    File,
+    /// An empty directory.
+    Dir,
+}
+
+impl PlaceholderKind {
+    /// The kind of file that it is.
+    #[must_use]
+    pub fn file_kind(self) -> FileKind {
+        match self {
+            Self::File => FileKind::File,
+            Self::Dir => FileKind::Directory,
+        }
+    }
+
+    /// For what can be a placeholder.
+    #[must_use]
+    pub fn of(kind: FileKind) -> Option<Self> {
+        match kind {
+            FileKind::File => Some(Self::File),
+            FileKind::Directory => Some(Self::Dir),
+            FileKind::Link | FileKind::Other => None,
+        }
+    }
+}
+
+/// Which file a placeholder is. An inode number alone is given to the next file once this one has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Print {
+    /// Device as stat reports it: major, minor. It means nothing after the next boot.
+    pub device: (u32, u32),
+    /// Inode number.
+    pub inode: u64,
+    /// When it was born, in nanoseconds since 1970; none where the file system does not keep that.
+    pub birth: Option<i64>,
+    /// When its contents were last changed, in nanoseconds since 1970.
+    pub modified: Option<i64>,
+    /// Owner.
+    pub owner: u32,
+}
+
+impl Print {
+    /// Of a file.
+    #[must_use]
+    pub fn of(device: Device, inode: u64, status: &Status) -> Self {
+        let nanoseconds = |time: Option<Timestamp>| time.and_then(|time| i64::try_from(time.0).ok());
+        Self {
+            device: (device.major, device.minor),
+            inode,
+            birth: nanoseconds(status.birth),
+            modified: nanoseconds(status.modified),
+            owner: status.owner,
+        }
+    }
+
+    /// Whether `found` is the same file, whatever was done to it since. Where birth times are not kept, one whose contents
+    /// were changed cannot be told from another file, and is none.
+    #[must_use]
+    pub fn is_same_file(&self, found: &Self, same_boot: bool) -> bool {
+        let told_apart = match (self.birth, found.birth) {
+            (Some(one), Some(other)) => one == other,
+            (None, None) => self.modified.is_some() && self.modified == found.modified,
+            _ => false,
+        };
+        (self.device == found.device || !same_boot) && self.inode == found.inode && told_apart
+    }
+}
+
+/// One placeholder of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placeholder {
+    /// The directory that it lies in, without a link in its path.
+    pub directory: PathArgument,
+    /// Inode number of that directory.
+    pub directory_inode: u64,
+    /// Its name there.
+    pub name: PathArgument,
+    /// What it is.
+    pub kind: PlaceholderKind,
+    /// The name that it is made under before it gets its own, where the file system makes none without a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temporary: Option<String>,
+    /// Which file it is; none while it is to be made under its temporary name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub print: Option<Print>,
+}
+
+/// Who holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Holder {
+    /// Its process id, in its own pid namespace.
+    pub pid: u32,
+    /// The inode number of that namespace.
+    pub pid_namespace: u64,
+    /// The command that it runs.
+    pub command: PathArgument,
+}
+
+/// What one holder put down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    version: u32,
+    /// The boot that device numbers belong to.
+    pub boot: String,
+    /// Who holds. For people: whether it lives is told by a lock.
+    pub holder: Holder,
+    /// Sources that it leases, for people.
+    #[serde(default)]
+    pub sources: Vec<PathArgument>,
+    /// Its placeholders.
+    pub placeholders: Vec<Placeholder>,
+}
+
+impl Manifest {
+    /// One without placeholders.
+    #[must_use]
+    pub fn new(boot: String, holder: Holder, sources: Vec<PathArgument>) -> Self {
+        Self { version: VERSION, boot, holder, sources, placeholders: Vec::new() }
+    }
+
+    /// Reads the text of a manifest.
+    ///
+    /// # Errors
+    /// What is wrong with it. Then nobody knows what its holder relies on.
+    pub fn read(text: &[u8]) -> Result<Self, String> {
+        let manifest: Self = serde_json::from_slice(text).map_err(|error| format!("it is malformed: {error}"))?;
+        if manifest.version != VERSION {
+            return Err(format!("it is of version {}, and {VERSION} is what is understood", manifest.version));
+        }
+        for placeholder in &manifest.placeholders {
+            placeholder.directory.path()?;
+            let name = placeholder.name.bytes()?;
+            let temporary = placeholder.temporary.as_deref().map(str::as_bytes);
+            if !is_plain(&name) || temporary.is_some_and(|name| !is_plain(name) || !name.starts_with(TEMPORARY)) {
+                return Err(format!("`{}` is no name", String::from_utf8_lossy(&name).escape_debug()));
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// The text of a manifest.
+    ///
+    /// # Panics
+    /// Never: it has text keys only.
+    #[must_use]
+    pub fn write(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("a manifest has text keys only")
+    }
+
+    /// Whether it names a file as a placeholder.
+    #[must_use]
+    pub fn names(&self, found: &Print, boot: &str) -> bool {
+        let same_boot = self.boot == boot;
+        self.placeholders.iter().filter_map(|placeholder| placeholder.print).any(|print| print.is_same_file(found, same_boot))
+    }
+}
+
+/// What became of a placeholder whose holders have ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "placeholder")]
+pub struct PlaceholderReport {
+    /// Its path.
+    pub path: Name,
+    /// Its exact bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
+    /// What became of it.
+    pub verdict: TargetVerdict,
+    /// Why it stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// More, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl PlaceholderReport {
+    /// Whether there is nothing left of it.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self.verdict, TargetVerdict::Removed | TargetVerdict::Absent)
+    }
+}
+
+/// How temporary names begin. The rest is random, so nobody else's file is taken for one.
+pub const TEMPORARY: &[u8] = b".reclaim-hold-";
+
+/// A single component that leads nowhere else.
+#[must_use]
+pub fn is_plain(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && name.len() <= 255 && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
+/// What stands where a holder that has ended left a placeholder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The placeholder as it was made: it may go when nothing relies on it.
+    Placeholder,
+    /// Somebody else's by now, or always; nothing of it is touched.
+    Another(&'static str),
+}
+
+/// Judges what is found under the name of a placeholder. `store`: whose store the manifest is in.
+#[must_use]
+pub fn judge(expected: &Print, kind: PlaceholderKind, found: &Print, status: &Status, same_boot: bool, store: u32) -> Left {
+    if !expected.is_same_file(found, same_boot) || status.kind != kind.file_kind() {
+        return Left::Another("another file has its name");
+    }
+    // A manifest is its owner's word, and nobody gives leave to remove what is another's.
+    if expected.owner != found.owner || (store != 0 && found.owner != store) {
+        return Left::Another("it belongs to another user than its holder");
+    }
+    if kind == PlaceholderKind::File && status.size > 0 {
+        return Left::Another("somebody wrote to it");
+    }
+    // Emptied, touched: whoever did that means the file.
+    if kind == PlaceholderKind::File && expected.modified != found.modified {
+        return Left::Another("somebody changed it");
+    }
+    Left::Placeholder
+}
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

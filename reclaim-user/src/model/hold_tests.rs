@@ -1,0 +1,116 @@
+use super::*;
+use proptest::prelude::*;
+
+fn status() -> Status {
+    let at = Some(Timestamp::of(5, 7));
+    Status { kind: FileKind::File, mode: 0o644, owner: 1000, size: 0, birth: at, changed: at, modified: at }
+}
+
+fn print(status: &Status) -> Print {
+    Print::of(Device { major: 8, minor: 1 }, 42, status)
+}
+
+#[test]
+fn only_the_file_that_was_made_is_a_placeholder() {
+    let made = print(&status());
+    let judged = |status: Status, inode: u64, same_boot| {
+        let found = Print { inode, ..print(&status) };
+        judge(&made, PlaceholderKind::File, &found, &status, same_boot, 1000)
+    };
+    assert_eq!(judged(status(), 42, true), Left::Placeholder);
+    let later = Some(Timestamp::of(6, 0));
+    for (other, inode) in [
+        (status(), 43),
+        (Status { birth: later, ..status() }, 42),
+        (Status { birth: None, ..status() }, 42),
+        (Status { modified: later, ..status() }, 42),
+        (Status { size: 1, ..status() }, 42),
+        (Status { owner: 1001, ..status() }, 42),
+        (Status { kind: FileKind::Directory, ..status() }, 42),
+        (Status { kind: FileKind::Link, ..status() }, 42),
+    ] {
+        assert!(matches!(judged(other, inode, true), Left::Another(_)), "{other:?} {inode}");
+    }
+}
+
+#[test]
+fn the_word_of_a_store_holds_for_its_owner_alone() {
+    let status = status();
+    let made = print(&status);
+    let judged = |store| judge(&made, PlaceholderKind::File, &made, &status, true, store);
+    assert_eq!((judged(1000), judged(0)), (Left::Placeholder, Left::Placeholder));
+    assert!(matches!(judged(1001), Left::Another(_)), "somebody else's manifest names it");
+}
+
+#[test]
+fn device_numbers_count_within_one_boot_only() {
+    let made = print(&status());
+    let elsewhere = Print { device: (8, 2), ..made };
+    assert!(!made.is_same_file(&elsewhere, true) && made.is_same_file(&elsewhere, false));
+}
+
+#[test]
+fn without_birth_times_a_change_makes_it_another_file() {
+    let made = Print { birth: None, ..print(&status()) };
+    assert!(made.is_same_file(&made, true));
+    assert!(!made.is_same_file(&Print { modified: Some(1), ..made }, true));
+    let unknown = Print { modified: None, ..made };
+    assert!(!unknown.is_same_file(&unknown, true), "nothing tells it from the next file with its number");
+}
+
+#[test]
+fn a_directory_may_have_been_worked_in() {
+    let made = print(&status());
+    let later = Status { kind: FileKind::Directory, modified: Some(Timestamp::of(9, 0)), size: 40, ..status() };
+    assert_eq!(judge(&made, PlaceholderKind::Dir, &print(&later), &later, true, 1000), Left::Placeholder);
+}
+
+fn manifest() -> Manifest {
+    let holder = Holder { pid: 7, pid_namespace: 4_026_531_836, command: PathArgument::of(b"bwrap") };
+    let mut manifest = Manifest::new("boot".into(), holder, vec![PathArgument::of(b"/s\xff")]);
+    manifest.placeholders.push(Placeholder {
+        directory: PathArgument::of(b"/home/a b"),
+        directory_inode: 3,
+        name: PathArgument::of(b".env\xff"),
+        kind: PlaceholderKind::File,
+        temporary: None,
+        print: Some(print(&status())),
+    });
+    manifest
+}
+
+#[test]
+fn a_manifest_is_read_as_it_was_written_and_names_its_files() {
+    let manifest = manifest();
+    let read = Manifest::read(&manifest.write()).expect("a manifest");
+    assert_eq!(read, manifest);
+    assert!(read.names(&print(&status()), "boot"));
+    assert!(!read.names(&Print { inode: 1, ..print(&status()) }, "boot"));
+}
+
+#[test]
+fn a_manifest_whose_names_lead_elsewhere_is_refused() {
+    for name in ["", ".", "..", "a/b", "/etc", "a\0b"] {
+        let mut bad = manifest();
+        bad.placeholders[0].name = PathArgument::of(name.as_bytes());
+        assert!(Manifest::read(&bad.write()).is_err(), "{name:?}");
+        let mut bad = manifest();
+        bad.placeholders[0].temporary = Some(name.to_owned());
+        assert!(Manifest::read(&bad.write()).is_err(), "temporary {name:?}");
+    }
+    let mut bad = manifest();
+    bad.placeholders[0].directory = PathArgument::of(b"relative");
+    assert!(Manifest::read(&bad.write()).is_err());
+    for text in [&b""[..], b"{}", b"[]", b"{\"version\":1}"] {
+        assert!(Manifest::read(text).is_err());
+    }
+    let later = String::from_utf8(manifest().write()).expect("text").replace("\"version\": 1", "\"version\": 2");
+    assert!(Manifest::read(later.as_bytes()).is_err_and(|why| why.contains("version 2")));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_break_the_reader(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _either = Manifest::read(&text);
+    }
+}

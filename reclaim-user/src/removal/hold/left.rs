@@ -1,0 +1,240 @@
+//! What holders that have ended left: found and judged here, removed by a purge.
+
+use super::error::HoldError;
+use super::make::print;
+use super::store::{Store, names};
+use crate::model::hold::{Left, Manifest, Placeholder, PlaceholderKind, Print, judge};
+use crate::removal::lock::STORE;
+use crate::removal::state_file;
+use crate::sys::directory;
+use crate::sys::file_status::{status_at, status_of};
+use nix::errno::Errno;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+/// A placeholder that nobody holds by any more.
+#[derive(Clone, Debug)]
+pub struct Remains {
+    /// The directory that it lies in.
+    pub directory: PathBuf,
+    /// Its name there.
+    pub name: CString,
+    /// What it is.
+    pub kind: PlaceholderKind,
+    /// Which file it is.
+    pub print: Print,
+    /// The ended manifests that name it.
+    manifests: Vec<usize>,
+}
+
+impl Remains {
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(OsStr::from_bytes(self.name.to_bytes()))
+    }
+}
+
+/// What a store's ended holders left.
+#[derive(Debug, Default)]
+pub struct Leavings {
+    /// Placeholders to remove.
+    pub remains: Vec<Remains>,
+    /// Directories in which something lies condemned: that is to be brought to its end before their names mean anything.
+    pub unfinished: Vec<PathBuf>,
+    /// What is kept because nobody can tell, each with why.
+    pub troubles: Vec<String>,
+    /// The ended manifests, and whether something of each cannot be told yet.
+    ended: Vec<(String, bool)>,
+}
+
+/// What a look at the place of a placeholder gives.
+enum Place {
+    /// Nothing of it is there any more.
+    Nothing,
+    /// It lies there under this name.
+    Remains(PathBuf, CString, Print),
+    /// Something in its directory lies condemned, maybe this.
+    Unfinished(PathBuf),
+    /// It cannot be told.
+    Trouble(String),
+}
+
+/// Finds what holders that have ended left in a store. `elsewhere`: manifests of living holders in other stores.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn left(store: &Store, elsewhere: &[Manifest]) -> Result<Leavings, HoldError> {
+    let status = store.status()?;
+    let mut leavings = Leavings::default();
+    let mut living: Vec<Manifest> = elsewhere.to_vec();
+    for (_, manifest) in status.living {
+        match manifest {
+            Ok(manifest) => living.push(manifest),
+            // It could name anything.
+            Err(error) => leavings.troubles.push(format!("everything is kept: {error}")),
+        }
+    }
+    if !leavings.troubles.is_empty() {
+        return Ok(leavings);
+    }
+    let boot = boot().map_err(|source| HoldError::Record { path: BOOT.into(), call: "read", source })?;
+    for (name, manifest) in status.ended {
+        let at = leavings.ended.len();
+        match manifest {
+            Ok(manifest) => {
+                leavings.ended.push((name, false));
+                for placeholder in &manifest.placeholders {
+                    leavings.add(at, placeholder, &living, manifest.boot == boot, &boot, store.owner());
+                }
+            }
+            Err(error) => {
+                leavings.ended.push((name, true));
+                leavings.troubles.push(error.to_string());
+            }
+        }
+    }
+    // What lies in another placeholder goes before it.
+    leavings.remains.sort_by_key(|remains| std::cmp::Reverse(remains.directory.components().count()));
+    Ok(leavings)
+}
+
+impl Leavings {
+    /// Whether there is nothing to remove and nothing to bring to its end.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.remains.is_empty() && self.unfinished.is_empty()
+    }
+
+    fn add(
+        &mut self,
+        manifest: usize,
+        placeholder: &Placeholder,
+        living: &[Manifest],
+        same_boot: bool,
+        boot: &str,
+        owner: u32,
+    ) {
+        let held = |print: &Print| living.iter().any(|manifest| manifest.names(print, boot));
+        match look(placeholder, same_boot, owner) {
+            Place::Nothing => {}
+            // Whoever holds by it takes it away.
+            Place::Remains(_, _, print) if held(&print) => {}
+            Place::Remains(directory, name, print) => {
+                let known = self.remains.iter_mut().find(|known| known.name == name && known.directory == directory);
+                match known {
+                    Some(known) => known.manifests.push(manifest),
+                    None => {
+                        let kind = placeholder.kind;
+                        self.remains.push(Remains { directory, name, kind, print, manifests: vec![manifest] });
+                    }
+                }
+            }
+            Place::Unfinished(directory) => {
+                self.ended[manifest].1 = true;
+                if !self.unfinished.contains(&directory) {
+                    self.unfinished.push(directory);
+                }
+            }
+            Place::Trouble(why) => {
+                self.ended[manifest].1 = true;
+                self.troubles.push(why);
+            }
+        }
+    }
+
+    /// Takes manifests away of which nothing is left. `gone` tells for each of [`Leavings::remains`] whether it is.
+    ///
+    /// # Errors
+    /// When a manifest cannot be taken away.
+    pub fn finish(self, store: &Store, gone: &[bool]) -> Result<Vec<String>, HoldError> {
+        for (at, (name, untold)) in self.ended.iter().enumerate() {
+            let mine = self.remains.iter().zip(gone).filter(|(remains, _)| remains.manifests.contains(&at));
+            if !untold && mine.into_iter().all(|(_, gone)| *gone) {
+                store.forget(name)?;
+            }
+        }
+        Ok(self.troubles)
+    }
+}
+
+fn look(placeholder: &Placeholder, same_boot: bool, owner: u32) -> Place {
+    let (path, name) = match (placeholder.directory.path(), placeholder.name.bytes().map(CString::new)) {
+        (Ok(path), Ok(Ok(name))) => (path, name),
+        _ => return Place::Trouble("a manifest names no path".to_owned()),
+    };
+    let shown = path.join(OsStr::from_bytes(name.to_bytes()));
+    let trouble = |what: &str| Place::Trouble(format!("the placeholder {} is not looked for: {what}", shown.display()));
+    let opened = match directory::open_path(&path) {
+        Ok(opened) => opened,
+        Err(error) => return trouble(&format!("its directory cannot be opened: {}", error.desc())),
+    };
+    match status_of(&opened) {
+        Ok(found) if found.identity.inode == placeholder.directory_inode => {}
+        Ok(_) => return trouble("its directory was moved, and another one has its name"),
+        Err(error) => return trouble(error.desc()),
+    }
+    if let Some(temporary) = placeholder.temporary.as_ref().and_then(|name| CString::new(name.as_str()).ok()) {
+        match status_at(&opened, &temporary) {
+            Ok(found) => {
+                let found_print = print(&found);
+                // Its random name tells that it was to be this one, where no more was written down yet.
+                let expected = placeholder.print.unwrap_or(found_print);
+                return match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, owner) {
+                    Left::Placeholder => Place::Remains(path, temporary, found_print),
+                    Left::Another(_) => Place::Nothing,
+                };
+            }
+            Err(Errno::ENOENT) => {}
+            Err(error) => return trouble(error.desc()),
+        }
+    }
+    let Some(expected) = placeholder.print else { return Place::Nothing };
+    match status_at(&opened, &name) {
+        Ok(found) => {
+            let found_print = print(&found);
+            match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, owner) {
+                Left::Placeholder => Place::Remains(path, name, found_print),
+                Left::Another(why) => {
+                    tracing::info!("{} is left to its owner: {why}", shown.display());
+                    after(&opened, path, &name)
+                }
+            }
+        }
+        Err(Errno::ENOENT) => after(&opened, path, &name),
+        Err(error) => trouble(error.desc()),
+    }
+}
+
+/// Its name is free or another's: the placeholder has gone, or lies condemned beside it. Not knowing counts as that.
+fn after(directory: &OwnedFd, path: PathBuf, name: &CStr) -> Place {
+    let lies_there = |store: OwnedFd| -> Result<bool, Errno> {
+        for batch in names(&store)? {
+            match directory::open_child(&store, &batch).and_then(|batch| status_at(&batch, name)) {
+                Ok(_) => return Ok(true),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    };
+    match directory::open_child(directory, STORE).and_then(lies_there) {
+        Ok(false) | Err(Errno::ENOENT) => Place::Nothing,
+        Ok(true) | Err(_) => Place::Unfinished(path),
+    }
+}
+
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Which boot this is.
+///
+/// # Errors
+/// When procfs does not tell.
+pub fn boot() -> std::io::Result<String> {
+    state_file::read(BOOT.as_ref())?
+        .and_then(|text| Some(String::from_utf8(text).ok()?.trim().to_owned()))
+        .filter(|boot| !boot.is_empty())
+        .ok_or_else(|| std::io::Error::other("it is not there"))
+}

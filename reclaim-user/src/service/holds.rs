@@ -1,0 +1,243 @@
+//! What holders that have ended left, brought to its end: by the service in each pass, by a sweep without one, and by each
+//! hold as it ends.
+
+use super::roots::Roots;
+use crate::config::{Config, KindRule, RootConfig};
+use crate::error::{Error, chain};
+use crate::evidence::engine::{Engine, EvidenceChoice, Span};
+use crate::model::hold::{Manifest, PlaceholderKind, PlaceholderReport};
+use crate::model::purge::TargetVerdict;
+use crate::model::report::Name;
+use crate::removal::hold::{self, HoldError, Leavings, Remains, Store, Stores};
+use crate::removal::{self, PassOptions, PurgeOptions, Purged, RootState, Site, Target};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Name of the directories of placeholders in messages.
+const NAME: &str = "holds";
+
+/// Whose holds are looked at, and how long their stores may be worked on by others.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// One user's; everybody's when none.
+    pub user: Option<u32>,
+    /// Longest wait for the lock on a store.
+    pub patience: Duration,
+}
+
+/// The evidence that removal goes on, which is only taken when there is something to remove.
+pub enum Prover<'e> {
+    /// That of the service. The places that it watches are put back by whoever lends it.
+    Service(&'e mut Engine),
+    /// One that is opened for this.
+    Alone(EvidenceChoice),
+}
+
+/// Removes what holders that have ended left, as far as nothing relies on it. Tells what was found.
+///
+/// # Errors
+/// When stores cannot be listed. What is wrong with a single one is told in the log.
+pub fn settle(
+    config: &Config,
+    scope: Scope,
+    prover: &mut Prover<'_>,
+    stop: Option<&Arc<AtomicBool>>,
+) -> Result<Vec<PlaceholderReport>, Error> {
+    let stores = Stores::of(&config.service.holds());
+    let users = match scope.user {
+        Some(user) => vec![user],
+        None => stores.users()?,
+    };
+    let mut reports = Vec::new();
+    for user in users {
+        let store = match stores.of_user(user, scope.patience) {
+            Ok(Some(store)) => store,
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::warn!("{}", chain(&error));
+                continue;
+            }
+        };
+        match settle_store(config, &store, prover, stop) {
+            Ok(of_store) => reports.extend(of_store),
+            Err(error) => tracing::warn!("holds of user {user}: {}", chain(&error)),
+        }
+    }
+    Ok(reports)
+}
+
+/// The same for a store that is locked already.
+///
+/// # Errors
+/// When its manifests cannot be read or taken away, or no evidence can be taken. Nothing is removed then.
+pub fn settle_store(
+    config: &Config,
+    store: &Store,
+    prover: &mut Prover<'_>,
+    stop: Option<&Arc<AtomicBool>>,
+) -> Result<Vec<PlaceholderReport>, Error> {
+    let elsewhere = living_elsewhere(config, store.owner());
+    let mut leavings = hold::left(store, &elsewhere)?;
+    let mut gone = Vec::new();
+    let mut reports = Vec::new();
+    if !leavings.is_settled() {
+        let mut roots = Roots::place(config);
+        let mut opened = None;
+        for directory in directories(&leavings) {
+            roots.add(RootConfig::without_fences(NAME.to_owned(), directory));
+        }
+        let engine = match prover {
+            Prover::Service(engine) => {
+                engine.watch(roots.watch());
+                &mut **engine
+            }
+            Prover::Alone(evidence) => opened.insert(roots.engine(*evidence, Span::Command)?),
+        };
+        if !leavings.unfinished.is_empty() {
+            bring_to_end(&mut roots, engine, &leavings.unfinished, stop);
+            leavings = hold::left(store, &elsewhere)?;
+        }
+        (gone, reports) = remove(&roots, engine, &leavings.remains, stop);
+    }
+    for trouble in leavings.finish(store, &gone)? {
+        tracing::warn!("{trouble}");
+    }
+    Ok(reports)
+}
+
+/// Manifests of living holders in the stores of others, as far as this process may read them. Whoever cannot read them is
+/// kept from removing what is theirs by its owner.
+fn living_elsewhere(config: &Config, owner: u32) -> Vec<Manifest> {
+    let stores = Stores::of(&config.service.holds());
+    let others = stores.users().unwrap_or_default().into_iter().filter(|user| *user != owner);
+    others.flat_map(|user| stores.living(user)).collect()
+}
+
+fn directories(leavings: &Leavings) -> Vec<PathBuf> {
+    let remains = leavings.remains.iter().map(|remains| &remains.directory);
+    let mut directories: Vec<PathBuf> = remains.chain(&leavings.unfinished).cloned().collect();
+    directories.sort();
+    directories.dedup();
+    directories
+}
+
+/// Brings what lies condemned in these directories to its end: it gets its name back, or goes.
+fn bring_to_end(roots: &mut Roots, engine: &mut Engine, unfinished: &[PathBuf], stop: Option<&Arc<AtomicBool>>) {
+    let options = PassOptions { budget: Duration::from_secs(30), stop: stop.cloned(), ..PassOptions::default() };
+    for directory in unfinished {
+        let Some(at) = roots.find_last(directory) else { continue };
+        if let Err(error) = roots.bring_to_end(at, engine, &mut RootState::default(), &options, &mut |_| {}) {
+            tracing::warn!("{}: {}", directory.display(), chain(&error));
+        }
+    }
+}
+
+/// Removes placeholders, those that lie deepest first. Each tells whether it is gone.
+fn remove(
+    roots: &Roots,
+    engine: &mut Engine,
+    remains: &[Remains],
+    stop: Option<&Arc<AtomicBool>>,
+) -> (Vec<bool>, Vec<PlaceholderReport>) {
+    let depth = |remains: &Remains| remains.directory.components().count();
+    let mut ends = Vec::new();
+    for level in remains.chunk_by(|one, other| depth(one) == depth(other)) {
+        ends.extend(remove_together(roots, engine, level, stop));
+    }
+    let is_gone = |end: &Purged| matches!(end.verdict, TargetVerdict::Removed | TargetVerdict::Absent);
+    let gone = ends.iter().map(is_gone).collect();
+    let report = |(remains, end): (&Remains, Purged)| {
+        let path = Name(remains.path().as_os_str().as_bytes().to_vec());
+        let report = PlaceholderReport {
+            path_hex: path.hex(),
+            path,
+            verdict: end.verdict,
+            reason: end.reason,
+            detail: end.detail,
+        };
+        match (report.is_gone(), &report.detail) {
+            (true, _) => tracing::info!("the placeholder {} is gone", report.path),
+            (false, None) => tracing::info!("the placeholder {} stays: {:?}", report.path, report.reason),
+            (false, Some(why)) => tracing::info!("the placeholder {} stays: {why}", report.path),
+        }
+        report
+    };
+    (gone, remains.iter().zip(ends).map(report).collect())
+}
+
+/// A purge takes all or nothing, so what was refused is left out and the rest is tried once more.
+fn remove_together(
+    roots: &Roots,
+    engine: &mut Engine,
+    remains: &[Remains],
+    stop: Option<&Arc<AtomicBool>>,
+) -> Vec<Purged> {
+    let mut ends: Vec<Option<Purged>> = remains.iter().map(|_| None).collect();
+    loop {
+        let open: Vec<usize> = (0..remains.len()).filter(|at| ends[*at].is_none()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let told = purge(roots, engine, open.iter().map(|at| &remains[*at]), stop);
+        let settled = told.iter().filter(|end| end.verdict != TargetVerdict::Kept).count();
+        for (at, end) in open.into_iter().zip(told) {
+            if settled == 0 || end.verdict != TargetVerdict::Kept {
+                ends[at] = Some(end);
+            }
+        }
+    }
+    ends.into_iter().flatten().collect()
+}
+
+fn purge<'r>(
+    roots: &Roots,
+    engine: &mut Engine,
+    remains: impl Iterator<Item = &'r Remains>,
+    stop: Option<&Arc<AtomicBool>>,
+) -> Vec<Purged> {
+    let mut places: Vec<usize> = Vec::new();
+    let mut targets = Vec::new();
+    for remains in remains {
+        let Some(place) = roots.find_last(&remains.directory) else { continue };
+        let site = places.iter().position(|known| *known == place).unwrap_or_else(|| {
+            places.push(place);
+            places.len() - 1
+        });
+        let kind = match remains.kind {
+            PlaceholderKind::File => KindRule::File,
+            PlaceholderKind::Dir => KindRule::Directory,
+        };
+        let bare = RootConfig::without_fences(NAME.to_owned(), remains.directory.clone());
+        let rules = RootConfig { owner: Some(remains.print.owner), kind, ..bare };
+        targets.push(Target { site, name: remains.name.clone(), rules, only: Some(remains.print) });
+    }
+    let sites: Vec<Site<'_>> = places
+        .iter()
+        .map(|at| {
+            let placed = roots.at(*at);
+            Site { path: &placed.config.path, index: roots.index(*at), location: placed.location.as_ref() }
+        })
+        .collect();
+    let options =
+        PurgeOptions { dry_run: false, state_dir: None, settle_limit: Duration::from_secs(5), stop: stop.cloned() };
+    removal::purge(&sites, &targets, engine, &options, &mut |_| {}).unwrap_or_else(|error| {
+        let detail = chain(&error);
+        targets.iter().map(|_| Purged::undone(detail.clone())).collect()
+    })
+}
+
+/// Opens the caller's own store, and reads what other holders of it rely on.
+///
+/// # Errors
+/// When it cannot be used.
+pub fn own_store(config: &Config, patience: Duration) -> Result<(Store, Vec<Manifest>), HoldError> {
+    let store = Stores::of(&config.service.holds()).own(patience)?;
+    let status = store.status()?;
+    let all = status.living.into_iter().chain(status.ended);
+    let mut known: Vec<Manifest> = all.filter_map(|(_, manifest)| manifest.ok()).collect();
+    known.extend(living_elsewhere(config, store.owner()));
+    Ok((store, known))
+}

@@ -1,0 +1,263 @@
+//! Holds where something stands in the way: no room, no rights, manifests that say nothing, and other users.
+
+use nix::unistd::{Gid, Uid, chown};
+use reclaim_tests::{
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end, set_immutable, set_mode,
+    wait_for_no_manifest, wait_until,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// A user that is not root.
+const USER: u32 = 4321;
+
+fn config(host: &Host) -> (ConfigFile, Reclaim) {
+    let config = ConfigFile::write(host, [Root::of(host)]);
+    let reclaim = Reclaim::with(&config);
+    (config, reclaim)
+}
+
+/// A hold that must be refused, naming a path, and the sandbox with it.
+#[track_caller]
+fn refused(hold: &Hold, part: &str) {
+    let finished = run_to_end(&mut hold.command(&["echo", "started"]), LIMIT);
+    assert_eq!(finished.code(), 1, "{finished:?}");
+    assert!(finished.stdout.is_empty() && finished.stderr.contains(part), "{part}: {finished:?}");
+}
+
+#[track_caller]
+fn fill(directory: &Path) {
+    let full = fs::write(directory.join("ballast"), vec![0; 1 << 20]);
+    assert!(full.is_err(), "it is not full");
+}
+
+#[test]
+fn without_room_for_a_manifest_nothing_is_made() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let project = host.make_dir("project");
+        fs::create_dir(config.holds()).or_fail("make the directory for holds");
+        host.mount_small(&config.holds());
+        set_mode(&config.holds(), 0o1777);
+        let hold = Hold::by(&reclaim).file(&project.join(".env")).directory(&project.join(".git"));
+        drop(hold.sandbox());
+        wait_for_no_manifest(&config);
+        fill(&config.holds().join("0"));
+        refused(&hold, "No space left");
+        assert_eq!(fs::read_dir(&project).or_fail("list").count(), 0, "something was made");
+        assert!(manifests(&config).is_empty());
+    });
+}
+
+#[test]
+fn without_room_for_a_placeholder_those_before_it_go_again() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let (project, full) = (host.make_dir("project"), host.make_dir("full"));
+        host.mount_small(&full);
+        // Every inode is in use, so not even an empty file can be made.
+        let mut made = 0;
+        while fs::write(full.join(made.to_string()), "").is_ok() {
+            made += 1;
+            assert!(made < 100_000, "it never becomes full");
+        }
+        let before = fs::read_dir(&full).or_fail("list").count();
+        for hold in [
+            Hold::by(&reclaim).file(&project.join(".env")).file(&full.join(".env")),
+            Hold::by(&reclaim).directory(&project.join(".git")).directory(&full.join(".git")),
+        ] {
+            refused(&hold, "No space left");
+            assert_eq!(fs::read_dir(&project).or_fail("list").count(), 0, "something was left");
+            assert_eq!(fs::read_dir(&full).or_fail("list").count(), before);
+            wait_for_no_manifest(&config);
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_is_not_writable_is_told_and_nothing_is_left() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let (project, locked) = (host.make_dir("project"), host.make_dir("locked"));
+        set_immutable(&locked, true);
+        refused(&Hold::by(&reclaim).file(&project.join("a")).file(&locked.join(".env")), "locked/.env");
+        refused(&Hold::by(&reclaim).directory(&locked.join(".git")), "locked/.git");
+        set_immutable(&locked, false);
+        assert_eq!(fs::read_dir(&project).or_fail("list").count(), 0, "something was left");
+        // What is there already needs no right to write.
+        host.make_file("locked/.env", "");
+        set_immutable(&locked, true);
+        drop(Hold::by(&reclaim).file(&locked.join(".env")).sandbox());
+        set_immutable(&locked, false);
+        wait_for_no_manifest(&config);
+    });
+}
+
+#[test]
+fn another_user_without_a_service_keeps_what_cannot_be_proved() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let service = Service::start(host, &config, &reclaim);
+        let project = host.make_dir("home/project");
+        chown(&project, Some(Uid::from_raw(USER)), Some(Gid::from_raw(USER))).or_fail("chown");
+        set_mode(config.path(), 0o644);
+        set_mode(host.directory(), 0o755);
+        let user = Reclaim::with(&config).as_user(USER);
+        let file = project.join(".env");
+        let hold = Hold::by(&user).file(&file);
+        // Through the service, which sees the whole host.
+        let finished = run_to_end(&mut hold.command(&["test", "-f", file.to_str().or_fail("text")]), LIMIT);
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        wait_until("the service to remove it", LIMIT, || file.symlink_metadata().is_err().then_some(()));
+        wait_for_no_manifest(&config);
+        drop(service);
+        // A user sees too little of a host to say that nobody needs it.
+        assert_eq!(run_to_end(&mut hold.command(&["true"]), LIMIT).code(), 0);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(file.exists(), "without evidence it has to stay");
+        // The next pass of root finds it.
+        wait_until("a sweep to remove it", LIMIT, || {
+            let _told = reclaim.run(&["sweep"]);
+            file.symlink_metadata().is_err().then_some(())
+        });
+        wait_for_no_manifest(&config);
+    });
+}
+
+/// A manifest in the store of the user, written by hand, whose holder has ended.
+fn forge(config: &ConfigFile, owner: u32, name: &str, text: &str) -> PathBuf {
+    let store = config.holds().join(owner.to_string());
+    fs::create_dir_all(&store).or_fail("make a store");
+    set_mode(&store, 0o700);
+    set_mode(&config.holds(), 0o1777);
+    chown(&store, Some(Uid::from_raw(owner)), None).or_fail("chown a store");
+    let file = store.join(format!("{name}.json"));
+    fs::write(&file, text).or_fail("write a manifest");
+    chown(&file, Some(Uid::from_raw(owner)), None).or_fail("chown a manifest");
+    file
+}
+
+/// The text of a manifest that names a file as it is now.
+fn manifest_of(path: &Path) -> String {
+    use nix::sys::stat::{major, minor};
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = path.parent().or_fail("a directory");
+    let stat = fs::metadata(path).or_fail("look");
+    let nanoseconds = |time: std::time::SystemTime| {
+        time.duration_since(std::time::UNIX_EPOCH).or_fail("a time after 1970").as_nanos()
+    };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").or_fail("read the boot id");
+    serde_json::json!({
+        "version": 1,
+        "boot": boot.trim(),
+        "holder": { "pid": 1, "pid_namespace": 1, "command": "x" },
+        "placeholders": [{
+            "directory": directory,
+            "directory_inode": fs::metadata(directory).or_fail("look").ino(),
+            "name": path.file_name().or_fail("a name").to_str(),
+            "kind": if stat.is_dir() { "dir" } else { "file" },
+            "print": {
+                "device": [major(stat.dev()), minor(stat.dev())],
+                "inode": stat.ino(),
+                "birth": stat.created().ok().map(|time| nanoseconds(time) as i64),
+                "modified": nanoseconds(stat.modified().or_fail("mtime")) as i64,
+                "owner": stat.uid(),
+            },
+        }],
+    })
+    .to_string()
+}
+
+#[test]
+fn a_manifest_gives_leave_for_its_owners_files_alone() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let (own, others) = (host.make_file("home/own", ""), host.make_file("home/others", ""));
+        chown(&own, Some(Uid::from_raw(USER)), None).or_fail("chown");
+        forge(&config, USER, "own", &manifest_of(&own));
+        forge(&config, USER, "others", &manifest_of(&others));
+        // A manifest is believed as far as its owner may go: this shows that the other one is refused for its owner.
+        wait_until("the own file to go", LIMIT, || {
+            let _told = reclaim.run(&["sweep"]);
+            own.symlink_metadata().is_err().then_some(())
+        });
+        wait_for_no_manifest(&config);
+        assert!(others.exists(), "a user had root remove another one's file");
+    });
+}
+
+#[test]
+fn what_holds_a_manifest_that_says_nothing_keeps_everything() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let file = host.make_dir("project").join(".env");
+        // Its holder lives, and nobody knows what it relies on.
+        let mut held = Hold::by(&reclaim).file(&host.path("project/other")).command(&["sleep", "60"]).spawn().or_fail("hold");
+        let [manifest] = wait_until("a manifest", LIMIT, || <[PathBuf; 1]>::try_from(manifests(&config)).ok());
+        let text = fs::read(&manifest).or_fail("read");
+        fs::write(&manifest, "garbage").or_fail("spoil it");
+        drop(Hold::by(&reclaim).file(&file).sandbox());
+        let finished = reclaim.run(&["sweep"]);
+        assert!(finished.stderr.contains("everything is kept"), "{finished:?}");
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(file.exists(), "it could be the one that is held");
+        fs::write(&manifest, text).or_fail("mend it");
+        wait_until("it to go", LIMIT, || {
+            let _told = reclaim.run(&["sweep"]);
+            file.symlink_metadata().is_err().then_some(())
+        });
+        held.kill().and_then(|()| held.wait()).or_fail("end the hold");
+        wait_for_no_manifest(&config);
+    });
+}
+
+#[test]
+fn manifests_whose_holder_has_ended_harm_nothing_whatever_they_say() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let victim = host.make_file("home/victim", "");
+        let good = manifest_of(&victim);
+        let elsewhere = good.replace("\"victim\"", "\"../home/victim\"");
+        let later = good.replace("\"version\":1", "\"version\":9");
+        let kept: Vec<_> = [("a", "garbage"), ("b", &*elsewhere), ("c", &*later), ("d", "")]
+            .map(|(name, text)| forge(&config, 0, name, text))
+            .into();
+        let of_another_boot = good.replace("\"boot\":\"", "\"boot\":\"x").replace("\"inode\":", "\"inode\":1");
+        forge(&config, 0, "e", &of_another_boot);
+        let finished = reclaim.run(&["sweep"]);
+        assert!(victim.exists(), "{finished:?}");
+        for manifest in &kept {
+            assert!(manifest.exists(), "what cannot be understood is not thrown away");
+            let name = manifest.file_name().or_fail("a name").to_string_lossy().into_owned();
+            assert!(finished.stderr.contains(&name), "{name} is not told: {finished:?}");
+            fs::remove_file(manifest).or_fail("remove");
+        }
+    });
+}
+
+#[test]
+fn stores_that_others_could_change_are_refused() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let hold = Hold::by(&reclaim).file(&host.make_dir("project").join(".env"));
+        fs::create_dir(config.holds()).or_fail("make the directory for holds");
+        set_mode(&config.holds(), 0o777);
+        refused(&hold, "anybody can take others' stores away");
+        set_mode(&config.holds(), 0o1777);
+        let store = config.holds().join("0");
+        fs::create_dir(&store).or_fail("make a store");
+        set_mode(&store, 0o755);
+        refused(&hold, "0755");
+        fs::remove_dir(&store).or_fail("remove");
+        std::os::unix::fs::symlink(host.path("project"), &store).or_fail("link");
+        refused(&hold, "holds");
+        fs::remove_file(&store).or_fail("remove");
+        fs::create_dir(&store).or_fail("make a store");
+        set_mode(&store, 0o700);
+        chown(&store, Some(Uid::from_raw(USER)), None).or_fail("chown");
+        refused(&hold, "user 4321");
+        assert!(!host.path("project/.env").exists());
+    });
+}
