@@ -124,7 +124,8 @@ pub fn wait_for_no_manifest(config: &ConfigFile) {
         manifests(config).is_empty().then_some(())
     });
     for store in fs::read_dir(config.holds()).into_iter().flatten().flatten() {
-        let left: Vec<_> = fs::read_dir(store.path()).or_fail("list a store").flatten().map(|left| left.path()).collect();
+        let left: Vec<_> =
+            fs::read_dir(store.path()).or_fail("list a store").flatten().map(|left| left.path()).collect();
         assert!(left.is_empty(), "a store holds {left:?}");
     }
 }

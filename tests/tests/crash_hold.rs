@@ -1,8 +1,8 @@
 //! Holds that die or stop at every step: whoever comes next makes it good, and no placeholder is left without a manifest.
 
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end, wait_for_no_manifest,
-    wait_until,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end,
+    wait_for_no_manifest, wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,9 +60,9 @@ fn dies_at_every_step(host: &Host, by: By) {
         assert_eq!(finished.status.code(), None, "it never came to {step}: {finished:?}");
         for left in listed(&project) {
             let name = left.file_name().or_fail("a name").to_string_lossy().into_owned();
-            let named = manifests(&config).iter().any(|manifest| {
-                fs::read_to_string(manifest).or_fail("read a manifest").contains(&name)
-            });
+            let named = manifests(&config)
+                .iter()
+                .any(|manifest| fs::read_to_string(manifest).or_fail("read a manifest").contains(&name));
             assert!(named, "after {step} no manifest names {name}");
         }
         mend(host, &config, &reclaim, by);

@@ -50,9 +50,7 @@ fn placeholders_come_and_go(host: &Host, mode: Mode) {
     drop(sandbox);
     wait_until_gone(&file);
     wait_until_gone(&directory);
-    wait_until("nothing beside them", LIMIT, || {
-        fs::read_dir(&project).or_fail("list").next().is_none().then_some(())
-    });
+    wait_until("nothing beside them", LIMIT, || fs::read_dir(&project).or_fail("list").next().is_none().then_some(()));
 }
 
 fn overlapping_holds_end_in_any_order(host: &Host, mode: Mode) {
@@ -296,6 +294,32 @@ fn a_placeholder_may_lie_in_another() {
         let finished = run_to_end(&mut missing.command(&["true"]), LIMIT);
         assert!(finished.code() == 1 && finished.stderr.contains("its directory must exist"), "{finished:?}");
         wait_for_no_manifest(&config);
+    });
+}
+
+#[test]
+fn check_tells_who_holds_and_what_was_left() {
+    private_host(|host| {
+        let (project, config, reclaim) = project(host);
+        let file = project.join(".env");
+        let holds = || {
+            let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+            objects.into_iter().filter(|object| object["type"] == "hold").collect::<Vec<_>>()
+        };
+        assert!(holds().is_empty());
+        let mut held = Hold::by(&reclaim).file(&file).command(&["sleep", "60"]).spawn().or_fail("start a hold");
+        let told = wait_until("the hold to be told", LIMIT, || holds().pop());
+        assert_eq!(told["placeholders"], serde_json::json!([file]), "{told}");
+        assert!(told["alive"] == true && told["command"] == "sleep" && told["user"] == 0, "{told}");
+        held.kill().and_then(|()| held.wait()).or_fail("end the hold");
+        wait_for_no_manifest(&config);
+        let finished = run_to_end(
+            &mut Hold::by(&reclaim).file(&file).variable("RECLAIM_TEST_CRASH", "hold-made").command(&["true"]),
+            LIMIT,
+        );
+        assert_eq!(finished.status.code(), None, "{finished:?}");
+        let told = holds().pop().or_fail("what was left");
+        assert_eq!(told["alive"], false, "{told}");
     });
 }
 

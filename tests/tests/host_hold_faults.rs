@@ -2,8 +2,8 @@
 
 use nix::unistd::{Gid, Uid, chown};
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end, set_immutable, set_mode,
-    wait_for_no_manifest, wait_until,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end, set_immutable,
+    set_mode, wait_for_no_manifest, wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -194,7 +194,8 @@ fn what_holds_a_manifest_that_says_nothing_keeps_everything() {
         let (config, reclaim) = config(host);
         let file = host.make_dir("project").join(".env");
         // Its holder lives, and nobody knows what it relies on.
-        let mut held = Hold::by(&reclaim).file(&host.path("project/other")).command(&["sleep", "60"]).spawn().or_fail("hold");
+        let mut held =
+            Hold::by(&reclaim).file(&host.path("project/other")).command(&["sleep", "60"]).spawn().or_fail("hold");
         let [manifest] = wait_until("a manifest", LIMIT, || <[PathBuf; 1]>::try_from(manifests(&config)).ok());
         let text = fs::read(&manifest).or_fail("read");
         fs::write(&manifest, "garbage").or_fail("spoil it");

@@ -2,7 +2,8 @@
 
 use nix::fcntl::{Flock, FlockArg};
 use reclaim_tests::{
-    ConfigFile, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode, wait_until,
+    ConfigFile, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
+    wait_until,
 };
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -104,9 +105,9 @@ fn waits_for_a_lock(process: u32) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(1)?.parse::<u32>().ok())
     };
-    waiting.filter_map(|line| line.split_ascii_whitespace().nth(5)).any(|pid| {
-        pid.parse() == Ok(process) || parent(pid) == Some(process)
-    })
+    waiting
+        .filter_map(|line| line.split_ascii_whitespace().nth(5))
+        .any(|pid| pid.parse() == Ok(process) || parent(pid) == Some(process))
 }
 
 #[test]

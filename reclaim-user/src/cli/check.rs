@@ -46,6 +46,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     let state_dir = &loaded.config.service.state_dir;
     tell_roots(&mut output, roots.everything(), state_dir)?;
     tell_stuck(&mut output, roots.everything(), state_dir)?;
+    faults.extend(super::holds::tell(&mut output, &loaded.config.service)?);
     if let Err(error) = KeepStore::of(state_dir).read(removal::now()) {
         faults.push(fault("keeps", true, chain(&error)));
     }

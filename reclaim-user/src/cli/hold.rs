@@ -55,7 +55,9 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<Outcome, E
     let process = watch_process(getpid()).map_err(|error| system("pidfd_open", error))?;
     let (held, watched) = match wanted.is_empty() {
         // Nothing of it outlives the processes, so nothing has to be written down.
-        true => pipe2(OFlag::O_CLOEXEC).map(|(watched, held)| (held, watched)).map_err(|error| system("pipe2", error))?,
+        true => {
+            pipe2(OFlag::O_CLOEXEC).map(|(watched, held)| (held, watched)).map_err(|error| system("pipe2", error))?
+        }
         false => {
             let Alive { name: _, held, watched } = put_down(context, arguments, &wanted)?;
             (held, watched)
@@ -146,17 +148,17 @@ fn stay(
 /// One try. Whether nothing is left that could be removed later.
 fn end(config: &Config, evidence: EvidenceChoice, alive: &mut Option<OwnedFd>) -> Result<bool, Error> {
     let user = geteuid().as_raw();
-    if evidence == EvidenceChoice::Auto {
-        if let Ok(client) = Client::connect(&config.service.socket) {
-            // The service has to see a holder that has ended.
-            *alive = None;
-            let answer = client.ask(&Request::Settle {})?;
-            let results = answer.get("results").and_then(Value::as_array);
-            let is_gone = |report: &Value| {
-                matches!(report.get("verdict").and_then(Value::as_str), Some("removed" | "absent"))
-            };
-            return Ok(results.is_some_and(|results| results.iter().all(is_gone)));
-        }
+    if evidence == EvidenceChoice::Auto
+        && let Ok(client) = Client::connect(&config.service.socket)
+    {
+        // The service has to see a holder that has ended.
+        *alive = None;
+        let answer = client.ask(&Request::Settle {})?;
+        let results = answer.get("results").and_then(Value::as_array);
+        let verdict = |report: &Value| report.get("verdict").and_then(Value::as_str).map(str::to_owned);
+        let is_gone =
+            |report: &Value| verdict(report).is_some_and(|verdict| verdict == "removed" || verdict == "absent");
+        return Ok(results.is_some_and(|results| results.iter().all(is_gone)));
     }
     let Some(store) = hold::Stores::of(&config.service.holds()).of_user(user, PATIENCE)? else { return Ok(true) };
     // Under the lock of the store, so that nobody else begins with the same.

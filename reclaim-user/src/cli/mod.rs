@@ -4,7 +4,9 @@ mod audit;
 mod capability;
 mod check;
 mod context;
+mod generated;
 mod hold;
+mod holds;
 mod keep;
 mod kernel;
 mod pins;
@@ -111,6 +113,10 @@ enum Command {
     Check,
     /// Ask the running service how it is
     Status,
+    /// Write a script that completes commands and options
+    Completions(generated::Completions),
+    /// Write a manual page
+    Man(generated::Man),
 }
 
 impl Command {
@@ -131,6 +137,8 @@ impl Command {
             Self::Hold(_) => ("hold", true),
             Self::Check => ("check", true),
             Self::Status => ("status", true),
+            Self::Completions(_) => ("completions", true),
+            Self::Man(_) => ("man", true),
         }
     }
 }
@@ -165,8 +173,12 @@ pub fn main() -> ExitCode {
 
 fn dispatch(globals: Globals, command: Command) -> Result<Outcome, Error> {
     let (name, optional) = command.name();
-    if matches!(command, Command::Check) {
-        return check::run(globals.config.as_deref(), globals.evidence.into(), globals.output());
+    match &command {
+        Command::Check => return check::run(globals.config.as_deref(), globals.evidence.into(), globals.output()),
+        // They need no configuration, not even one that can be read.
+        Command::Completions(arguments) => return generated::completions(arguments),
+        Command::Man(arguments) => return generated::man(arguments),
+        _ => {}
     }
     let mut context = Context::open(globals, name, optional)?;
     let outcome = match command {
@@ -182,7 +194,7 @@ fn dispatch(globals: Globals, command: Command) -> Result<Outcome, Error> {
         Command::Unkeep(arguments) => keep::end(&mut context, &arguments),
         Command::Keeps => keep::list(&mut context),
         Command::Hold(arguments) => hold::run(&context, &arguments),
-        Command::Check => Ok(Outcome::Done),
+        Command::Check | Command::Completions(_) | Command::Man(_) => Ok(Outcome::Done),
         Command::Status => status::run(&mut context),
     }?;
     context.output.flush()?;

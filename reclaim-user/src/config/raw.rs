@@ -12,7 +12,8 @@ pub(super) type Field = Option<Spanned<Value>>;
 /// Keys at the top of the file.
 pub(super) const DOCUMENT_KEYS: &[&str] = &["service", "root", "owned"];
 /// Keys of `[service]`.
-pub(super) const SERVICE_KEYS: &[&str] = &["every", "budget", "state_dir", "socket", "metrics", "refuse_binds", "holds"];
+pub(super) const SERVICE_KEYS: &[&str] =
+    &["every", "budget", "state_dir", "socket", "metrics", "refuse_binds", "holds"];
 /// Keys of `[[root]]`.
 pub(super) const ROOT_KEYS: &[&str] = &[
     "name",

@@ -99,6 +99,24 @@ pub struct StuckReport {
     pub why: String,
 }
 
+/// One hold by placeholders, or what is left of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "hold")]
+pub struct HoldReport {
+    /// Whose it is.
+    pub user: u32,
+    /// The process that took it, in its own pid namespace.
+    pub pid: u32,
+    /// The inode number of that namespace.
+    pub pid_namespace: u64,
+    /// The command that it runs.
+    pub command: Name,
+    /// Somebody holds by it still; otherwise the next pass removes what nothing relies on.
+    pub alive: bool,
+    /// Its placeholders.
+    pub placeholders: Vec<Name>,
+}
+
 /// One probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "probe")]

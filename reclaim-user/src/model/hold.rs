@@ -175,7 +175,10 @@ impl Manifest {
     #[must_use]
     pub fn names(&self, found: &Print, boot: &str) -> bool {
         let same_boot = self.boot == boot;
-        self.placeholders.iter().filter_map(|placeholder| placeholder.print).any(|print| print.is_same_file(found, same_boot))
+        self.placeholders
+            .iter()
+            .filter_map(|placeholder| placeholder.print)
+            .any(|print| print.is_same_file(found, same_boot))
     }
 }
 
@@ -226,7 +229,14 @@ pub enum Left {
 
 /// Judges what is found under the name of a placeholder. `store`: whose store the manifest is in.
 #[must_use]
-pub fn judge(expected: &Print, kind: PlaceholderKind, found: &Print, status: &Status, same_boot: bool, store: u32) -> Left {
+pub fn judge(
+    expected: &Print,
+    kind: PlaceholderKind,
+    found: &Print,
+    status: &Status,
+    same_boot: bool,
+    store: u32,
+) -> Left {
     if !expected.is_same_file(found, same_boot) || status.kind != kind.file_kind() {
         return Left::Another("another file has its name");
     }

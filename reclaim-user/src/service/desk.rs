@@ -80,7 +80,9 @@ impl Desk {
                 root => self.pins(engine, root.as_deref()),
             },
             Request::Status {} => Ok(vec![json(&self.status(engine))]),
-            Request::Sweep { .. } | Request::Settle {} | Request::Purge { .. } => return protocol::error("this is not a question"),
+            Request::Sweep { .. } | Request::Settle {} | Request::Purge { .. } => {
+                return protocol::error("this is not a question");
+            }
         };
         match (answer, request) {
             (Ok(mut results), Request::Status {}) => results.remove(0).to_string(),

@@ -113,7 +113,8 @@ pub fn settle_store(
 fn living_elsewhere(config: &Config, owner: u32) -> Vec<Manifest> {
     let stores = Stores::of(&config.service.holds());
     let others = stores.users().unwrap_or_default().into_iter().filter(|user| *user != owner);
-    others.flat_map(|user| stores.living(user)).collect()
+    let seen = others.flat_map(|user| stores.look(user).unwrap_or_default());
+    seen.filter(|seen| seen.is_alive).filter_map(|seen| seen.manifest.ok()).collect()
 }
 
 fn directories(leavings: &Leavings) -> Vec<PathBuf> {

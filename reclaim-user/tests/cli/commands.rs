@@ -48,6 +48,43 @@ fn bad_usage_is_2_and_help_is_0() {
 }
 
 #[test]
+fn completions_and_manual_pages_know_every_command_whatever_the_configuration_is() {
+    let place = Place::new();
+    place.configure("min_agee = \"60s\"");
+    let (code, help, _) = place.run(&["--help"]);
+    let listed = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    // What a long description goes on with is indented further.
+    let named = listed.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
+    let commands: Vec<&str> = named.filter_map(|line| line.split(' ').next()).filter(|name| !name.is_empty()).collect();
+    assert!(code == 0 && commands.contains(&"sweep") && commands.len() >= 17, "{help}");
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, err) = place.run(&["completions", shell]);
+        assert_eq!(code, 0, "{err}");
+        for word in commands.iter().chain(&["placeholder", "evidence"]) {
+            assert!(script.contains(word), "{shell} completes no {word}");
+        }
+    }
+    let script = place.path("reclaim.bash");
+    fs::write(&script, place.run(&["completions", "bash"]).1).expect("a file");
+    let ask =
+        "source \"$1\"; COMP_WORDS=(reclaim que); COMP_CWORD=1; _reclaim reclaim que reclaim; echo \"${COMPREPLY[*]}\"";
+    let asked = Command::new("bash").args(["-c", ask, "bash"]).arg(&script).output().expect("bash");
+    assert_eq!(String::from_utf8_lossy(&asked.stdout).trim(), "query", "{asked:?}");
+    let (code, page, err) = place.run(&["man"]);
+    assert!(code == 0 && page.contains(".TH reclaim 1"), "{err}");
+    for command in commands {
+        assert!(page.contains(&format!("reclaim\\-{command}")), "{command} is not on the page");
+        if command != "help" {
+            let (code, page, err) = place.run(&["man", command]);
+            assert!(code == 0 && page.contains(&format!(".TH reclaim-{command} 1")), "{command}: {err}");
+            assert!(page.contains("evidence"), "{command}: global options are missing");
+        }
+    }
+    assert_eq!(place.run(&["man", "fly"]).0, 2);
+    assert_eq!(place.run(&["completions", "dos"]).0, 2);
+}
+
+#[test]
 fn without_a_file_only_what_needs_roots_is_refused() {
     let place = Place::new();
     // The host's own file, should there be one, is not seen in this namespace.

@@ -117,7 +117,9 @@ impl<'w> Site<'w> {
             let remedy = match source.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::ENOSPC | Errno::EDQUOT) => "make room there",
                 Some(Errno::EROFS) => "nothing can be bound on a name that cannot be made: leave it out",
-                Some(Errno::EACCES | Errno::EPERM) => "give its user the right to write to the directory, or leave it out",
+                Some(Errno::EACCES | Errno::EPERM) => {
+                    "give its user the right to write to the directory, or leave it out"
+                }
                 _ => "leave it out, or see to what the system says",
             };
             HoldError::Make { path: path.clone(), call, source, remedy }
@@ -196,7 +198,8 @@ impl<'w> Site<'w> {
                 Err(error) => return Err(self.fault("open(O_TMPFILE)")(error)),
             }
         }
-        let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(self.fault("read a random number"))?;
+        let random =
+            std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(self.fault("read a random number"))?;
         let name = [TEMPORARY, random.trim().as_bytes()].concat();
         Ok(Prepared::Temporary(CString::new(name).unwrap_or_default()))
     }

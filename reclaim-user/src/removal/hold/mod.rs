@@ -18,4 +18,4 @@ pub use error::HoldError;
 pub use left::{Leavings, Remains, boot, left};
 pub use make::{Wanted, make};
 pub use source::lease;
-pub use store::{Alive, Store, StoreStatus, Stores};
+pub use store::{Alive, Seen, Store, StoreStatus, Stores};

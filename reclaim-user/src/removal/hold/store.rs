@@ -129,14 +129,16 @@ impl Stores {
         Ok(users.collect())
     }
 
-    /// The manifests of the holders that live in the store of a user, as far as the caller may read it. It is not locked
-    /// for that: a holder that is about to write its manifest is not among them.
-    #[must_use]
-    pub fn living(&self, user: u32) -> Vec<Manifest> {
+    /// The manifests in the store of a user. It is not locked for that: a holder that is about to write its manifest is not
+    /// among them.
+    ///
+    /// # Errors
+    /// When the caller may not read it.
+    pub fn look(&self, user: u32) -> Result<Vec<Seen>, HoldError> {
         let path = self.base.join(user.to_string());
-        let found = directory::open_path(&path).map(|opened| found(&path, opened.as_fd()));
-        let living = found.into_iter().flatten().flatten().filter(|found| found.is_alive);
-        living.filter_map(|found| found.manifest?.ok()).collect()
+        let opened = directory::open_path(&path).map_err(fault(path.clone(), "open"))?;
+        let seen = |found: Found| Some(Seen { is_alive: found.is_alive, manifest: found.manifest? });
+        Ok(found(&path, opened.as_fd())?.into_iter().filter_map(seen).collect())
     }
 
     fn lock(&self, base: &OwnedFd, owner: u32, patience: Duration) -> Result<Store, HoldError> {
@@ -283,6 +285,15 @@ impl Store {
         }
         Ok(status)
     }
+}
+
+/// A manifest, as it is seen without a lock.
+#[derive(Debug)]
+pub struct Seen {
+    /// Whether its holder lives.
+    pub is_alive: bool,
+    /// What it says.
+    pub manifest: Result<Manifest, HoldError>,
 }
 
 /// What a store has under one name.
