@@ -29,6 +29,19 @@ impl Finished {
     }
 }
 
+/// A time limit as this machine needs it: `RECLAIM_TEST_PATIENCE` times as long, which is for machines that are emulated.
+/// It is for waiting only; no test passes or fails by how long something takes within it.
+///
+/// # Panics
+/// When the variable is no number from 1 to 100.
+#[track_caller]
+pub(crate) fn patience(limit: Duration) -> Duration {
+    let Some(factor) = env::var_os("RECLAIM_TEST_PATIENCE") else { return limit };
+    let factor: u32 = factor.to_str().and_then(|text| text.parse().ok()).or_fail("RECLAIM_TEST_PATIENCE as a number");
+    assert!((1..=100).contains(&factor), "RECLAIM_TEST_PATIENCE is from 1 to 100, not {factor}");
+    limit * factor
+}
+
 /// Runs a process to its end and collects its output.
 ///
 /// # Panics
@@ -64,7 +77,7 @@ pub(crate) fn finish(mut child: Child, limit: Duration) -> Option<Finished> {
 /// Waits for a child to end; `None` when the limit passed first.
 #[track_caller]
 pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + patience(limit);
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child.try_wait().or_fail("wait for a child") {
@@ -112,7 +125,7 @@ impl<T> OrFailThread<T> for thread::Result<T> {
 /// When there is none within `limit`.
 #[track_caller]
 pub fn wait_until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + patience(limit);
     let mut pause = Duration::from_millis(2);
     loop {
         if let Some(answer) = ask() {

@@ -1,6 +1,6 @@
 //! The binary in one of the ways that it can come to its evidence.
 
-use crate::process::wait_until;
+use crate::process::{patience, wait_until};
 use crate::{ConfigFile, Host, Pass, QueryLine, Reclaim, Root, ScanLine, Service, WhoLine};
 use std::path::Path;
 use std::thread::sleep;
@@ -123,7 +123,7 @@ impl Subject {
     /// Sweeps until some paths have gone, while others must stay through every pass; returns the last summary.
     #[track_caller]
     pub fn sweep_until_gone<G: AsRef<Path>, S: AsRef<Path>>(&self, gone: &[G], stay: &[S]) -> Pass {
-        let deadline = Instant::now() + Duration::from_secs(40);
+        let deadline = Instant::now() + patience(Duration::from_secs(40));
         loop {
             let pass = self.sweep();
             for path in stay.iter().map(AsRef::as_ref) {

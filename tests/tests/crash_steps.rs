@@ -26,6 +26,13 @@ fn condemned_path(host: &Host, name: &str) -> PathBuf {
     found.next().or_fail(format_args!("{name} among what is condemned: {:?}", host.condemned().len()))
 }
 
+/// Names of three entries that lie condemned: which of them a pass comes to first is the file system's choice.
+fn condemned_names(host: &Host) -> [String; 3] {
+    let stale = host.condemned().into_iter().filter_map(|name| String::from_utf8(name).ok());
+    let names: Vec<String> = stale.filter(|name| name.starts_with("stale-")).take(3).collect();
+    <[String; 3]>::try_from(names).ok().or_fail("three entries that lie condemned")
+}
+
 fn crashes_at(host: &Host, evidence: &'static str, step: &str) {
     let in_a_tree = step == "mid-tree";
     let rules = match in_a_tree {
@@ -52,8 +59,7 @@ fn crashes_at(host: &Host, evidence: &'static str, step: &str) {
     if ["after-lock", "mid-restore"].contains(&step) {
         // Something to restore: an entry that a descriptor from before led a sandbox to, after it was condemned.
         crash_at(&reclaim, "after-condemn");
-        for index in 0..3 {
-            let name = format!("stale-{index}");
+        for name in condemned_names(host) {
             let (sandbox, point) = host.sandbox_with(&condemned_path(host, &name));
             live.push((sandbox, point, host.root().join(name)));
         }
@@ -113,35 +119,34 @@ fn a_name_that_was_taken_meanwhile_is_not_overwritten() {
         let reclaim = Reclaim::with(&config).evidence("scan");
         host.entries("stale-", STALE);
         crash_at(&reclaim, "after-condemn");
-        let free_name = condemned_path(host, "stale-0");
-        let taken_name = condemned_path(host, "stale-1");
-        let (mut restored, restored_point) = host.sandbox_with(&free_name);
-        let (mut stays, stays_point) = host.sandbox_with(&taken_name);
-        let taken = [host.make_file("root/stale-1/theirs", "text"), host.make_file("root/stale-2/theirs", "text")];
+        let [free, taken, empty] = condemned_names(host);
+        let (mut restored, restored_point) = host.sandbox_with(&condemned_path(host, &free));
+        let (mut stays, stays_point) = host.sandbox_with(&condemned_path(host, &taken));
+        let theirs = [&taken, &empty].map(|name| host.make_file(format!("root/{name}/theirs"), "text"));
 
         wait_until("a pass that removes the rest", Duration::from_secs(40), || {
             reclaim.sweep();
-            (host.condemned() == [b"stale-1"]).then_some(())
+            (host.condemned() == [taken.as_bytes()]).then_some(())
         });
         let passes = reclaim.sweep();
         assert_eq!(passes[0].condemned, 1, "what stays condemned is told: {passes:?}");
-        restored.still_works(&restored_point, host.root().join("stale-0"));
-        stays.still_works(&stays_point, condemned_path(host, "stale-1"));
-        for file in &taken {
+        restored.still_works(&restored_point, host.root().join(&free));
+        stays.still_works(&stays_point, condemned_path(host, &taken));
+        for file in &theirs {
             assert_eq!(fs::read_to_string(file).or_fail("read what took the name"), "text");
         }
 
         // The name is given back once it is free.
-        fs::remove_dir_all(host.root().join("stale-1")).or_fail("free the name");
+        fs::remove_dir_all(host.root().join(&taken)).or_fail("free the name");
         wait_until("the name to be given back", Duration::from_secs(40), || {
             reclaim.sweep();
             host.condemned().is_empty().then_some(())
         });
-        stays.still_works(&stays_point, host.root().join("stale-1"));
+        stays.still_works(&stays_point, host.root().join(&taken));
         drop((restored, stays));
         wait_until("the rest to go", Duration::from_secs(40), || {
             reclaim.sweep();
-            (host.names() == [b"stale-2"]).then_some(())
+            (host.names() == [empty.as_bytes()]).then_some(())
         });
     });
 }

@@ -28,7 +28,9 @@ pub(super) const PLACES: [&str; 12] =
 /// Begins each line of `reclaim check` in what the machine says.
 pub(super) const CHECK: &str = "check: ";
 /// A test program that runs longer than this hangs.
-const LONGEST_RUN: Duration = Duration::from_secs(5 * 60);
+const LONGEST_RUN: Duration = Duration::from_secs(15 * 60);
+/// How many times as long tests wait for what comes at last: an emulated processor is so much slower, and shared.
+const PATIENCE: &str = "6";
 /// What the first process is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
@@ -183,6 +185,7 @@ fn output_of(run: &Run, plan: &Plan) -> Result<String> {
         .env("RECLAIM_BIN", inside("reclaim"))
         .env("RECLAIM_TEST_HELPER", inside("reclaim-test-helper"))
         .env("RECLAIM_TEST_SHARE", plan.share.to_string())
+        .env("RECLAIM_TEST_PATIENCE", PATIENCE)
         .envs(run.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -26,7 +26,8 @@ const FIRST_RUNG: [&str; 3] = ["host_ladder", "race_torture", "race_gap"];
 pub(super) const MODULES: [&str; 2] = ["overlay", "fuse"];
 
 /// Commands of busybox that the tests start.
-pub(super) const COMMANDS: [&str; 9] = ["sh", "sleep", "mkdir", "true", "cat", "kill", "head", "printf", "touch"];
+pub(super) const COMMANDS: [&str; 11] =
+    ["sh", "sleep", "mkdir", "true", "cat", "kill", "head", "printf", "touch", "test", "echo"];
 
 /// Programs of this host that the tests start, taken along with the libraries they are linked with.
 pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "umount", "unshare"];
@@ -47,7 +48,7 @@ const EVIDENCE: [&str; 4] = ["reclaim_user", "host_probes", "scan", "host_cases_
 
 /// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
 /// the cases of mounts, the protocol among launchers and crashes.
-const KERNEL: [(&str, &[&str]); 14] = [
+const KERNEL: [(&str, &[&str]); 15] = [
     ("reclaim_user", &["evidence::", "removal::"]),
     ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
     ("scan", &[]),
@@ -59,6 +60,7 @@ const KERNEL: [(&str, &[&str]); 14] = [
     ("host_cases_mounts", &["::service"]),
     ("host_cases_overlay", &["::service"]),
     ("host_cases_bubblewrap", &["::service"]),
+    ("host_hold", &["::service"]),
     ("race_gap", &[]),
     ("race_torture", &[]),
     ("crash_steps", &["_auto"]),
@@ -70,7 +72,7 @@ const ASKING: [(&str, &[&str]); 4] =
 
 /// Tests whose sandboxes are scripts in a language that a machine has not, or need more of a system than a machine is, or
 /// a processor that is not emulated. All of them have a twin in the tiers, which do without.
-const SCRIPTED: [(&str, &[&str]); 3] = [
+const SCRIPTED: [(&str, &[&str]); 5] = [
     (
         "reclaim_user",
         &[
@@ -86,6 +88,8 @@ const SCRIPTED: [(&str, &[&str]); 3] = [
         ],
     ),
     ("host_probes", &["a_task_made_by_clone"]),
+    ("host_leases", &["the_example_in"]),
+    ("host_hold", &["the_command_is_this_process", "a_hold_lives_as_long"]),
     (
         "scan",
         &[
