@@ -1,7 +1,9 @@
 //! Child processes that end in time, and waiting with a deadline.
 
 use crate::OrFail as _;
+use nix::unistd::Pid;
 use std::env;
+use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -117,6 +119,13 @@ impl<T> OrFailThread<T> for thread::Result<T> {
     fn or_fail_thread(self, attempted: &str) -> T {
         self.map_err(|_panic| "the thread panicked").or_fail(attempted)
     }
+}
+
+/// Whether a process stands still, by SIGSTOP.
+#[must_use]
+pub fn is_stopped(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
 /// Asks again and again until there is an answer.

@@ -1,7 +1,8 @@
 //! Holds that die or stop at every step: whoever comes next makes it good, and no placeholder is left without a manifest.
 
+use nix::unistd::Pid;
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, is_stopped, manifests, private_host, run_to_end,
     wait_for_no_manifest, wait_until,
 };
 use std::fs;
@@ -109,7 +110,9 @@ fn a_holder_that_is_stopped_half_way_is_waited_for_and_then_another_goes_on() {
         for step in STEPS {
             let stopping = hold.clone().variable("RECLAIM_TEST_STOP", step);
             let mut stopped = stopping.command(&["sleep", "60"]).spawn().or_fail("start a hold");
-            wait_until("it to stop", LIMIT, || is_stopped(stopped.id()).then_some(()));
+            wait_until("it to stop", LIMIT, || {
+                is_stopped(Pid::from_raw(i32::try_from(stopped.id()).or_fail("a pid"))).then_some(())
+            });
             // What it has recorded so far is nobody's to take.
             let before = listed(&project);
             let _waits = reclaim.clone().within(LIMIT).run(&["sweep"]);
@@ -120,11 +123,6 @@ fn a_holder_that_is_stopped_half_way_is_waited_for_and_then_another_goes_on() {
             wait_for_no_manifest(&config);
         }
     });
-}
-
-fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
 #[test]

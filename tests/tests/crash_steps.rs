@@ -1,10 +1,14 @@
 //! A crash at each named step of a pass, and what the next pass makes of what is left.
 
-use reclaim_tests::{Actor, ConfigFile, Host, OrFail as _, Reclaim, Root, private_host, wait_until};
+use nix::unistd::Pid;
+use reclaim_tests::{
+    Actor, ConfigFile, Host, OrFail as _, Reclaim, Root, is_stopped, private_host, set_mode, wait_until,
+};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 const STALE: usize = 300;
@@ -148,6 +152,39 @@ fn a_name_that_was_taken_meanwhile_is_not_overwritten() {
             reclaim.sweep();
             (host.names() == [empty.as_bytes()]).then_some(())
         });
+    });
+}
+
+#[test]
+fn a_store_that_is_taken_away_as_it_is_opened_is_made_again() {
+    use nix::sys::signal::{Signal, kill};
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let stale = host.entry("stale");
+        let store = host.entry(".reclaim");
+        set_mode(&store, 0o700);
+        let stopping = reclaim.clone().variable("RECLAIM_TEST_STOP", "store-opened");
+        let mut command = stopping.command(&["--json", "sweep"]);
+        let pass = command.stdout(Stdio::piped()).spawn().or_fail("start a pass");
+        let pid = Pid::from_raw(i32::try_from(pass.id()).or_fail("a pid"));
+        wait_until("the pass to stop", Duration::from_secs(40), || is_stopped(pid).then_some(()));
+        // As another reclaimer does that has come to its end.
+        fs::remove_dir(&store).or_fail("take the store away");
+        let goes_on = || kill(pid, Signal::SIGCONT);
+        // It stops each time that it opens a store.
+        let output = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pass.wait_with_output().or_fail("wait for the pass"));
+            while !waiting.is_finished() {
+                if is_stopped(pid) {
+                    goes_on().or_fail("let it go on");
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            waiting.join().map_err(|_| "panicked").or_fail("wait for the pass")
+        });
+        assert!(!stale.exists(), "it worked in a store that leads nowhere: {output:?}");
+        assert!(!store.exists(), "nothing is left of the store: {output:?}");
     });
 }
 

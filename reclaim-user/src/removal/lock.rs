@@ -1,5 +1,6 @@
 //! `.reclaim`: where condemned entries are, and the lock that makes one reclaimer at a time work on a root.
 
+use super::crash;
 use super::error::RemovalError;
 use super::place::Root;
 use crate::model::fence::FileKind;
@@ -45,6 +46,7 @@ impl Store {
             };
             let status = status_of(&directory).map_err(|source| call(root, "statx", source))?;
             trust(root, &status)?;
+            crash::step("store-opened");
             let lock = match directory::lock(directory) {
                 Ok(lock) => lock,
                 Err((_, Errno::EWOULDBLOCK)) => {
