@@ -15,9 +15,9 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use reclaim_ebpf::walk_abi::{
-    WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BROKEN, WALK_DEPTH, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
-    WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS, WALK_SOURCE, WALK_STEPS, WALK_TARGET, WALK_TOO_LONG,
-    WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BROKEN, WALK_DEPTH, WALK_DETACHED, WALK_DONE,
+    WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS, WALK_SOURCE, WALK_STEPS,
+    WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 
 use crate::kernel::{read, unknown_zero};
@@ -32,7 +32,7 @@ const ERROR_POINTERS: usize = usize::MAX - 4095;
 static WALK_LAYOUT: [u32; WALK_LAYOUT_WORDS] = [0; WALK_LAYOUT_WORDS];
 
 #[map]
-static WALK_BASES: HashMap<u64, u32> = HashMap::with_max_entries(WALK_BASE_SLOTS, 0);
+static WALK_BASES: HashMap<u64, [u64; WALK_BASE_WORDS]> = HashMap::with_max_entries(WALK_BASE_SLOTS, 0);
 #[map]
 static WALK_OUTPUT: Array<WalkRecord> = Array::with_max_entries(WALK_RECORDS, MMAPABLE);
 #[map]
@@ -73,6 +73,8 @@ struct Climb {
     levels: u32,
     /// Inode number of the directory that holds the entry; 0 as long as none was met.
     base: u64,
+    /// The descriptor of the one entry of it that is asked about, or [`WALK_ALL`].
+    only: u64,
     /// Flags: 0 or 1.
     arrived: u32,
     broken: u32,
@@ -216,7 +218,7 @@ extern "C" fn walk_report(mount: u64, place: u64, role: u64) -> u64 {
 fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
     let zero = unknown_zero().ok_or(WALK_BROKEN)?;
     let flag = zero as u32;
-    let mut climb = Climb { dentry: place, levels: flag, base: zero, arrived: flag, broken: flag };
+    let mut climb = Climb { dentry: place, levels: flag, base: zero, only: zero, arrived: flag, broken: flag };
     let context = (&raw mut climb).cast::<c_void>();
     // SAFETY: the callback takes the context that is handed in here, which outlives the call.
     unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
@@ -227,6 +229,11 @@ fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
         return Err(WALK_TOO_LONG);
     }
     if climb.base == 0 {
+        return Ok(());
+    }
+    let (own, entry) = inode(climb.dentry).ok_or(WALK_BROKEN)?;
+    // By the inode itself, for what stat tells of it is another number on some stacked file systems.
+    if climb.only != WALK_ALL && inode_behind(climb.only).ok_or(WALK_BROKEN)? != own {
         return Ok(());
     }
     if is_removed(climb.dentry).ok_or(WALK_BROKEN)? {
@@ -240,7 +247,6 @@ fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
     }
     let record = WALK_OUTPUT.get_ptr_mut(walk.records).ok_or(WALK_FULL)?;
     let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
-    let (_, entry) = inode(climb.dentry).ok_or(WALK_BROKEN)?;
     let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
     let id: u32 = read(mount + offset!(mount_id)).ok_or(WALK_BROKEN)?;
     // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
@@ -281,15 +287,16 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
         return 1;
     };
     // SAFETY: the value is copied at once.
-    if let Some(descriptor) = unsafe { WALK_BASES.get(number) }.copied() {
+    if let Some([descriptor, only]) = unsafe { WALK_BASES.get(number) }.copied() {
         // Subvolumes of one file system have the same numbers, so the inode itself has to be the one.
-        let base = inode_behind(descriptor.into());
+        let base = inode_behind(descriptor);
         if base.is_none() {
             climb.broken = 1;
             return 1;
         }
         if base == Some(inode) {
             climb.base = number;
+            climb.only = only;
             climb.arrived = 1;
             return 1;
         }

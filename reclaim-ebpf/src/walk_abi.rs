@@ -14,6 +14,11 @@ pub const WALK_STATE_MAP: &str = "WALK_STATE";
 
 /// Room for directories whose children are entries.
 pub const WALK_BASE_SLOTS: u32 = 1024;
+/// Words of a value of that map: the descriptor of the directory, and of the one entry of it that is asked about, or
+/// [`WALK_ALL`].
+pub const WALK_BASE_WORDS: usize = 2;
+/// No descriptor: all entries of a directory are asked about.
+pub const WALK_ALL: u64 = u64::MAX;
 /// Records that the object has room for unless userspace makes more.
 pub const WALK_RECORDS: u32 = 4096;
 /// Steps of one walk: mounts of the file system and mounts on them. More than any kernel allows a namespace by default,

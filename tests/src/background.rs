@@ -102,6 +102,33 @@ impl Background {
         Self::start(&["sandbox-storm".as_ref(), root.as_os_str(), target.as_os_str(), prefix.as_ref(), count.as_ref()])
     }
 
+    /// `count` namespaces that all have the same `binds` entries of a root bound: `<prefix>0` and so on, which exist.
+    #[track_caller]
+    #[must_use]
+    pub fn copies(root: &Path, points: &Path, prefix: &str, count: usize, binds: usize) -> Self {
+        for index in 0..binds {
+            let point = points.join(index.to_string());
+            std::fs::create_dir_all(&point).or_fail(format_args!("make {}", point.display()));
+        }
+        let [count, binds] = [count, binds].map(|number| number.to_string());
+        Self::start(&[
+            "copies".as_ref(),
+            root.as_os_str(),
+            points.as_os_str(),
+            prefix.as_ref(),
+            count.as_ref(),
+            binds.as_ref(),
+        ])
+    }
+
+    /// Ends what does nothing but wait.
+    #[track_caller]
+    pub fn end(mut self) {
+        let mut child = self.child.take().or_fail("the process");
+        drop(child.stdin.take());
+        finish(child, Duration::from_secs(120)).or_fail("wait for it to end");
+    }
+
     /// Waits for a loop that ends by itself.
     #[track_caller]
     pub fn wait(mut self, limit: Duration) -> LoopCounts {

@@ -43,6 +43,8 @@ fn dispatch(arguments: &[OsString]) -> Result<(), String> {
         Some("short-life") => loops::short_life(path(0)?, path(1)?),
         Some("crowd") => loops::crowd(path(0)?, path(1)?, text(2)?, number(3)?, number(4)?),
         Some("member") => loops::member(path(0)?, path(1)?, text(2)?, number(3)?, number(4)?),
+        Some("copies") => loops::copies(path(0)?, path(1)?, text(2)?, number(3)?, number(4)?),
+        Some("copy") => loops::copy(),
         Some("exec") => execute(rest),
         _ => Err(format!("no such role: {}", role.display())),
     }

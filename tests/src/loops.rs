@@ -144,6 +144,41 @@ pub(crate) fn crowd(root: &Path, points: &Path, prefix: &str, count: usize, bind
     Ok(())
 }
 
+/// Namespaces that are copies of one with many binds: `ready` once all are there, until the input ends.
+pub(crate) fn copies(root: &Path, points: &Path, prefix: &str, count: usize, binds: usize) -> Result<(), String> {
+    enter_private_namespace()?;
+    for index in 0..binds {
+        bind(&root.join(format!("{prefix}{index}")), &points.join(index.to_string()))?;
+    }
+    let program = own_program()?;
+    let mut copies = Vec::new();
+    for _ in 1..count {
+        let mut command = Command::new(&program);
+        let mut copy =
+            command.arg("copy").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().or_say("start a copy")?;
+        let mut line = [0; 6];
+        copy.stdout.as_mut().ok_or("no output")?.read_exact(&mut line).or_say("wait for a copy")?;
+        copies.push(copy);
+    }
+    println!("ready");
+    io::stdin().read_to_end(&mut Vec::new()).or_say("wait for the end")?;
+    for copy in &mut copies {
+        drop(copy.stdin.take());
+    }
+    for mut copy in copies {
+        copy.wait().or_say("wait for a copy")?;
+    }
+    Ok(())
+}
+
+/// One of them: it has every mount of whoever started it.
+pub(crate) fn copy() -> Result<(), String> {
+    enter_private_namespace()?;
+    println!("ready");
+    io::stdin().read_to_end(&mut Vec::new()).or_say("wait for the end")?;
+    Ok(())
+}
+
 /// One sandbox of a crowd.
 pub(crate) fn member(root: &Path, points: &Path, prefix: &str, index: usize, binds: usize) -> Result<(), String> {
     enter_private_namespace()?;

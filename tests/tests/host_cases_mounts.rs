@@ -182,6 +182,8 @@ fn renamed_while_bound(host: &Host, mode: Mode) {
     let (mut sandbox, point) = host.sandbox_with(&before);
     subject.expect_pinned(&before);
     fs::rename(&before, &after).or_fail("rename a live source");
+    // No mount call tells of that.
+    subject.expect_pinned(&after);
     subject.sweep_until_gone(&[&stale], &[&after]);
     subject.expect_pinned(&after);
     sandbox.still_works(&point, &after);

@@ -1,10 +1,12 @@
 //! 200,000 stale entries and 1,000 sandboxes of 30 binds on one tmpfs.
 
-use reclaim_tests::{ConfigFile, Crowd, Host, OrFail as _, Reclaim, Root, Service, private_host, share_of, wait_until};
+use reclaim_tests::{
+    Background, ConfigFile, Crowd, Host, OrFail as _, Reclaim, Root, Service, private_host, share_of, wait_until,
+};
 use std::fs;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BINDS: usize = 30;
 const MEMORY_KIB: u64 = 200 << 10;
@@ -106,6 +108,31 @@ fn over_several_passes_of_a_small_budget() {
         reclaim.sweep();
         expect_only_members(host);
         crowd.still_works();
+    });
+}
+
+#[test]
+fn a_walk_over_a_million_mounts() {
+    private_host(|host| {
+        let _alone = alone();
+        let binds = share_of(1_000);
+        let (pinned, stale) = (host.entries("member-", binds), host.entries("stale-", 100));
+        let config = ConfigFile::write(host, [Root::of(host)]).budget("10m");
+        let reclaim = Reclaim::with(&config).evidence("walk").within(Duration::from_secs(300));
+        let copies = Background::copies(&host.root(), &host.make_dir("points"), "member-", 1_000, binds);
+        let begun = Instant::now();
+        assert_eq!(reclaim.query(&pinned[binds / 2]).verdict, "pinned");
+        let answer = reclaim.query(&stale[0]);
+        assert_eq!((&*answer.verdict, &*answer.evidence), ("free", "walk"), "{answer:?}");
+        eprintln!("two questions about one of {binds} x 1,000 mounts: {:?}", begun.elapsed());
+        let begun = Instant::now();
+        let pass = wait_until("everything stale to go", Duration::from_secs(300), || {
+            let pass = reclaim.sweep().remove(0);
+            assert_eq!(pass.kept("pinned") as usize, binds, "{pass:?}");
+            (host.names().len() == binds).then_some(pass)
+        });
+        eprintln!("{:?}: {pass:?}", begun.elapsed());
+        copies.end();
     });
 }
 

@@ -59,6 +59,15 @@ struct Directory {
     path: PathBuf,
     file: OwnedFd,
     ground: Ground,
+    children: Children,
+}
+
+/// Which children of a directory are asked about.
+#[derive(Debug)]
+enum Children {
+    None,
+    One(OwnedFd),
+    Many,
 }
 
 impl Directory {
@@ -66,7 +75,15 @@ impl Directory {
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
         let file = openat(AT_FDCWD, &path, flags, Mode::empty()).map_err(failed(asked))?;
         let ground = ground::ground_of(&file).map_err(unplaced(asked))?;
-        Ok(Self { path, file, ground })
+        Ok(Self { path, file, ground, children: Children::None })
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        let only = match &self.children {
+            Children::One(child) => Some(child.as_fd()),
+            Children::None | Children::Many => None,
+        };
+        Asked { directory: self.file.as_fd(), location: self.ground.location.clone(), only }
     }
 }
 
@@ -96,7 +113,7 @@ impl Looker {
                 self.known.len() - 1
             }
         };
-        let directory = &self.known[at];
+        let directory = &mut self.known[at];
         let name = name.as_deref().map(OsStr::as_bytes).unwrap_or_default();
         let subject = |places, owner, known_empty| Subject {
             path: Name(path.as_os_str().as_bytes().to_vec()),
@@ -120,7 +137,12 @@ impl Looker {
             self.apart = true;
             places.push(ground::ground_of(&file).map_err(unplaced(path))?.location);
         }
-        Ok(subject(places, stat.st_uid, kind != SFlag::S_IFDIR || is_empty(&file)))
+        let known_empty = kind != SFlag::S_IFDIR || is_empty(&file);
+        directory.children = match directory.children {
+            Children::None => Children::One(file),
+            Children::One(_) | Children::Many => Children::Many,
+        };
+        Ok(subject(places, stat.st_uid, known_empty))
     }
 
     /// The directories that all paths so far lie in, to ask evidence about. None when a path is not the child of one.
@@ -129,7 +151,7 @@ impl Looker {
         if self.apart {
             return Vec::new();
         }
-        self.known.iter().map(|known| (known.file.as_fd(), known.ground.location.clone())).collect()
+        self.known.iter().map(Directory::asked).collect()
     }
 }
 

@@ -26,33 +26,24 @@ impl Engine {
         if self.walker.is_none() || directories.is_empty() {
             return Ok(self.view());
         }
-        if self.walked_before(directories) || self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
-    }
-
-    /// Whether the last walk was of these directories, and no mount call has entered the kernel since.
-    fn walked_before(&self, directories: &[Asked<'_>]) -> bool {
-        let Some((places, then)) = &self.asked else { return false };
-        self.clock().is_some_and(|clock| clock.now() == *then && then.entered == then.left)
-            && directories.iter().all(|(_, place)| places.contains(place))
+        // Each time: whoever renames an entry makes no mount call, and what the walk tells goes by names.
+        if self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
     }
 
     /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be.
     fn walk_each(&mut self, directories: &[Asked<'_>]) -> bool {
         let Some(walker) = &mut self.walker else { return false };
-        self.asked = None;
         let mut pins = Vec::new();
         for directory in directories {
             match walked::walk(walker, std::slice::from_ref(directory)) {
                 Ok(found) => pins.extend(found),
                 Err(error) => {
-                    debug!("{} was not walked: {}", directory.1, error_chain(&error));
+                    debug!("{} was not walked: {}", directory.location, error_chain(&error));
                     return false;
                 }
             }
         }
         self.live.see(pins);
-        let places = || directories.iter().map(|(_, place)| place.clone()).collect();
-        self.asked = self.clock().map(|clock| (places(), clock.now()));
         true
     }
 

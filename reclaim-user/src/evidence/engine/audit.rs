@@ -1,6 +1,7 @@
 //! Comparing producers: each pin that one saw and another did not.
 
-use super::{Engine, EngineError, error_chain, walked};
+use super::walked::{self, Asked};
+use super::{Engine, EngineError, error_chain};
 use crate::evidence::walk::WalkError;
 use crate::model::id::MountId;
 use crate::model::live::LiveSet;
@@ -126,7 +127,8 @@ impl Engine {
         };
         let mut all = Entries::new();
         for (root, location) in roots.iter().zip(&self.watch) {
-            let pins = match walked::walk(walker, &[(root.as_fd(), location.clone())]) {
+            let asked = Asked { directory: root.as_fd(), location: location.clone(), only: None };
+            let pins = match walked::walk(walker, &[asked]) {
                 Ok(pins) => pins,
                 // A root without a directory has nothing that could be a source; files in it are seen by the others.
                 Err(WalkError::NothingToFind) => Vec::new(),

@@ -112,12 +112,14 @@ impl Engine {
             [] => self.watch[root].clone(),
             path => self.watch[root].join(path),
         };
-        let asked: Vec<Asked<'_>> = condemned.iter().map(|condemned| (condemned.directory, place(condemned))).collect();
+        let asked: Vec<Asked<'_>> = condemned
+            .iter()
+            .map(|condemned| Asked { directory: condemned.directory, location: place(condemned), only: None })
+            .collect();
         match self.walker.as_mut().map(|walker| walked::walk(walker, &asked)) {
             None => Ok(self.producer()),
             Some(Ok(pins)) => {
                 self.live.see(pins);
-                self.asked = None;
                 Ok(Producer::Walk)
             }
             Some(Err(error)) => {

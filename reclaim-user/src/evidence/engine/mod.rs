@@ -18,7 +18,7 @@ pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
 pub use walked::{Asked, prove_walk};
 
-use super::clock::{Clock, Reading, Waited};
+use super::clock::{Clock, Waited};
 use super::lacking::lacks;
 use super::layouts;
 use super::mount_fence::MountFence;
@@ -120,8 +120,6 @@ pub struct Engine {
     walker: Option<Walker>,
     walk_missing: Option<String>,
     walk_coverage: Option<Coverage>,
-    /// The directories of the last walk that answered a question, and the mount clock right after it.
-    asked: Option<(Vec<Location>, Reading)>,
     /// Nobody has asked anything yet: the first baseline is as fresh as the question that this was opened for.
     unasked: bool,
     finder: Finder,
@@ -208,7 +206,6 @@ impl Engine {
             walker,
             walk_missing,
             walk_coverage: None,
-            asked: None,
             unasked: true,
             finder: Finder::default(),
             mount_fence: None,
@@ -410,7 +407,6 @@ impl EvidenceSource for Engine {
     fn consult(&mut self) -> Result<View<'_>, EngineError> {
         // What a walk saw is true of its moment only.
         self.live.see(Vec::new());
-        self.asked = None;
         self.bring_up()?;
         Ok(View { walks: self.walker.is_some(), ..self.view() })
     }

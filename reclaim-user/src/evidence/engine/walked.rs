@@ -1,7 +1,7 @@
 //! Asking the walk about the entries of directories, and believing it only after it has proved itself.
 
 use crate::evidence::ground::ground;
-use crate::evidence::walk::{WalkError, WalkPin, Walker};
+use crate::evidence::walk::{Base, WalkError, WalkPin, Walker};
 use crate::model::id::{Location, MountId};
 use crate::model::pin::{Pin, Place, Role, State};
 use crate::sys::directory::{Names, Reader, open_child, open_parent};
@@ -13,8 +13,16 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A directory whose children are asked about, and where it lies.
-pub type Asked<'a> = (BorrowedFd<'a>, Location);
+/// A directory whose children are asked about.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The directory.
+    pub directory: BorrowedFd<'a>,
+    /// Where it lies.
+    pub location: Location,
+    /// The one child that is asked about; none for all of them.
+    pub only: Option<BorrowedFd<'a>>,
+}
 
 /// A detached mount that the walk has to find, by its id, in the directory with one inode number on the entry with the
 /// other.
@@ -24,6 +32,8 @@ struct Mark {
     base: u64,
     /// The directory with the number of the base.
     directory: OwnedFd,
+    /// The entry, and its number.
+    child: OwnedFd,
     entry: u64,
 }
 
@@ -32,14 +42,18 @@ struct Mark {
 /// Each walk proves itself on that very file system: a detached mount is made there, and has to be found. Where inode
 /// numbers are not those that stat(2) tells, as on some stacked file systems, that fails.
 pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec<Pin>, WalkError> {
-    let Some((first, _)) = directories.first() else { return Ok(Vec::new()) };
+    let Some(first) = directories.first() else { return Ok(Vec::new()) };
     let mut bases = Vec::with_capacity(directories.len() + 1);
-    for (directory, _) in directories {
-        bases.push((inode(directory)?, *directory));
+    for Asked { directory, only, .. } in directories {
+        bases.push(Base { number: inode(directory)?, directory: *directory, only: *only });
     }
-    let Mark { mount, id, base, directory, entry } = mark(*first)?;
-    bases.push((base, directory.as_fd()));
-    let walked = walker.walk(first, &bases)?;
+    let Mark { mount, id, base, directory, child, entry } = mark(first.directory)?;
+    match bases.iter_mut().find(|asked| asked.number == base) {
+        Some(asked) => asked.only = None,
+        // Whatever else relies on its neighbours is not asked about.
+        None => bases.push(Base { number: base, directory: directory.as_fd(), only: Some(child.as_fd()) }),
+    }
+    let walked = walker.walk(first.directory, &bases)?;
     let is_mark = |pin: &&WalkPin| {
         (pin.mount, pin.base, pin.entry) == (id, base, entry)
             && (pin.role, pin.state, pin.place) == (Role::Source, State::Detached, Place::Exact)
@@ -49,10 +63,10 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
     }
     drop(mount);
     let pins = walked.pins.into_iter().filter(|pin| pin.mount != id).filter_map(|pin| {
-        let ((_, directory), _) = directories.iter().zip(&bases).find(|(_, (inode, _))| *inode == pin.base)?;
+        let (asked, _) = directories.iter().zip(&bases).find(|(_, base)| base.number == pin.base)?;
         Some(Pin {
             role: pin.role,
-            location: directory.join(&pin.name),
+            location: asked.location.join(&pin.name),
             namespace: pin.namespace,
             mount: pin.mount,
             mount_point: None,
@@ -71,7 +85,8 @@ pub fn prove_walk(directories: &[&Path]) -> Result<(), WalkError> {
     let mut walker = Walker::load()?;
     for path in directories {
         let (Ok(opened), Ok(ground)) = (File::open(path), ground(path)) else { continue };
-        match walk(&mut walker, &[(opened.as_fd(), ground.location)]) {
+        let asked = Asked { directory: opened.as_fd(), location: ground.location, only: None };
+        match walk(&mut walker, &[asked]) {
             Err(WalkError::NothingToFind) => {}
             proof => return proof.map(drop),
         }
@@ -82,17 +97,17 @@ pub fn prove_walk(directories: &[&Path]) -> Result<(), WalkError> {
 /// Makes a mount of the directory itself, to be found in its parent, or, at the top of a mount, of a directory in it.
 fn mark(directory: BorrowedFd<'_>) -> Result<Mark, WalkError> {
     let own = inode(directory)?;
-    let (mount, directory, entry) = match open_parent(directory) {
-        Ok(parent) if inode(&parent)? != own => (clone(directory)?, parent, own),
+    let again = || open_child(directory, c".").map_err(|source| WalkError::Probe { call: "openat2", source });
+    let (mount, directory, child) = match open_parent(directory) {
+        Ok(parent) if inode(&parent)? != own => (clone(directory)?, parent, again()?),
         Ok(_) | Err(Errno::EXDEV) => {
             let child = child_of(directory)?.ok_or(WalkError::NothingToFind)?;
-            let again = open_child(directory, c".").map_err(|source| WalkError::Probe { call: "openat2", source })?;
-            (clone(&child)?, again, inode(&child)?)
+            (clone(&child)?, again()?, child)
         }
         Err(source) => return Err(WalkError::Probe { call: "openat2", source }),
     };
     let id = mount_of(&mount).map_err(|source| WalkError::Probe { call: "statx", source })?;
-    Ok(Mark { mount, id, base: inode(&directory)?, directory, entry })
+    Ok(Mark { mount, id, base: inode(&directory)?, directory, entry: inode(&child)?, child })
 }
 
 /// Some directory in a directory, on which nothing is mounted.

@@ -19,9 +19,9 @@ use aya::{Ebpf, EbpfError};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use reclaim_ebpf::walk_abi::{
-    WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL,
-    WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS, WALK_SOURCE,
-    WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE,
+    WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS,
+    WALK_SOURCE, WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -148,15 +148,22 @@ pub enum WalkError {
     },
 }
 
-/// A directory whose children are entries: its inode number, and a descriptor of it, for on some file systems the number
-/// is that of one subvolume only.
-pub type Base<'a> = (u64, BorrowedFd<'a>);
+/// A directory whose children are entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Base<'a> {
+    /// Its inode number.
+    pub number: u64,
+    /// A descriptor of it, for on some file systems the number is that of one subvolume only.
+    pub directory: BorrowedFd<'a>,
+    /// The one entry that is asked about; none for all of them.
+    pub only: Option<BorrowedFd<'a>>,
+}
 
 /// The loaded program.
 #[derive(Debug)]
 pub struct Walker {
     programs: Ebpf,
-    bases: HashMap<MapData, u64, u32>,
+    bases: HashMap<MapData, u64, [u64; WALK_BASE_WORDS]>,
     state: CounterMemory,
     output: CounterMemory,
     room: u32,
@@ -221,17 +228,18 @@ impl Walker {
         }
         let unusable = |source| WalkError::Map { name: WALK_BASES_MAP, source: Box::new(source) };
         let known: Vec<u64> = self.bases.keys().collect::<Result<_, _>>().map_err(unusable)?;
-        for number in known.iter().filter(|known| !directories.iter().any(|(number, _)| number == *known)) {
+        for number in known.iter().filter(|known| !directories.iter().any(|base| base.number == **known)) {
             self.bases.remove(number).map_err(unusable)?;
         }
         let mut devices = BTreeMap::new();
-        for (number, directory) in directories {
+        for Base { number, directory, only } in directories {
             let status = fstat(directory).map_err(|source| WalkError::Probe { call: "fstat", source })?;
             if devices.insert(*number, status.st_dev).is_some_and(|other| other != status.st_dev) {
                 return Err(WalkError::Alike);
             }
-            let descriptor = u32::try_from(directory.as_raw_fd()).map_err(|_| WalkError::Alike)?;
-            self.bases.insert(number, descriptor, 0).map_err(unusable)?;
+            let of = |descriptor: &BorrowedFd<'_>| u64::try_from(descriptor.as_raw_fd()).map_err(|_| WalkError::Alike);
+            let only = only.as_ref().map(of).transpose()?.unwrap_or(WALK_ALL);
+            self.bases.insert(number, [of(directory)?, only], 0).map_err(unusable)?;
         }
         Ok(())
     }

@@ -31,10 +31,14 @@ fn directory(path: &Path) -> &Path {
     path
 }
 
+fn all_of(number: u64, directory: &File) -> Base<'_> {
+    Base { number, directory: directory.as_fd(), only: None }
+}
+
 fn entries(walker: &mut Walker, root: &Path) -> Vec<(Vec<u8>, Role, State, Place)> {
     let base = fs::metadata(root).unwrap().ino();
     let opened = File::open(root).unwrap();
-    let walked = walker.walk(&opened, &[(base, opened.as_fd())]).unwrap();
+    let walked = walker.walk(&opened, &[all_of(base, &opened)]).unwrap();
     let mut found: Vec<_> = walked
         .pins
         .into_iter()
@@ -140,8 +144,30 @@ fn host_walk_goes_by_the_directory_and_not_by_its_number() {
         let mut walker = Walker::load().unwrap();
         let (base, number) = (fs::metadata(&root).unwrap().ino(), fs::metadata(&inner).unwrap().ino());
         let opened = File::open(&root).unwrap();
-        let walked = walker.walk(&opened, &[(base, opened.as_fd()), (number, opened.as_fd())]).unwrap();
+        let walked = walker.walk(&opened, &[all_of(base, &opened), all_of(number, &opened)]).unwrap();
         let found: Vec<_> = walked.pins.iter().map(|pin| (pin.base, &*pin.name, pin.place)).collect();
         assert_eq!(found, [(base, &b"entry"[..], Place::Below)]);
+    });
+}
+
+#[test]
+fn one_entry_is_told_without_its_neighbours() {
+    with_tmpfs(|top| {
+        let root = directory(&top.join("root")).to_owned();
+        let names = ["one", "two", "three"];
+        let _held =
+            names.map(|name| clone_tree(File::open(directory(&root.join(name).join("inner"))).unwrap()).unwrap());
+        let opened = File::open(&root).unwrap();
+        let base = fs::metadata(&root).unwrap().ino();
+        let mut walker = Walker::load().unwrap();
+        let two = File::open(root.join("two")).unwrap();
+        let mut told = |only: Option<BorrowedFd<'_>>| {
+            let walked = walker.walk(&opened, &[Base { only, ..all_of(base, &opened) }]).unwrap();
+            let mut names: Vec<_> = walked.pins.into_iter().map(|pin| String::from_utf8(pin.name).unwrap()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(told(Some(two.as_fd())), ["two"]);
+        assert_eq!(told(None), ["one", "three", "two"]);
     });
 }
