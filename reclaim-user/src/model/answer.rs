@@ -7,7 +7,7 @@ use super::pin_set::{PinSet, entry_key};
 use super::report::{Name, Producer};
 use super::task::Task;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A path that somebody asks about, as the file system has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,15 +168,10 @@ pub fn pins_at(pins: &PinSet, place: &Location) -> Vec<(Place, Pin)> {
 
 impl Subject {
     fn pins(&self, pins: &PinSet) -> Vec<(Place, Pin)> {
-        let mut found: Vec<(Place, Pin)> = Vec::new();
-        for hit in self.places.iter().flat_map(|place| pins_at(pins, place)) {
-            if !found
-                .iter()
-                .any(|(_, pin)| pin.role == hit.1.role && pin.mount == hit.1.mount && pin.namespace == hit.1.namespace)
-            {
-                found.push(hit);
-            }
-        }
+        let mut told = HashSet::new();
+        let mut found: Vec<_> = self.places.iter().flat_map(|place| pins_at(pins, place)).collect();
+        // A mount on the path is at both of its places.
+        found.retain(|(_, pin)| told.insert((pin.role, pin.mount, pin.namespace)));
         found
     }
 
