@@ -256,8 +256,8 @@ pub fn entry_pins(pins: &PinSet, index: usize, root: &str, tasks: &BTreeMap<Name
     let keys = pins.entries(index).into_iter();
     keys.flat_map(|key| {
         let entry = Name(key.to_vec());
-        let place = location.join(key);
-        pins.pins_of(index, key).into_iter().map(move |pin| {
+        let place = location.join(&key);
+        pins.pins_of(index, &key).into_iter().map(move |pin| {
             let exact = if place == pin.location { Place::Exact } else { Place::Below };
             EntryPin {
                 root: root.to_owned(),
@@ -279,9 +279,8 @@ pub fn by_namespace(
     all: bool,
 ) -> Vec<NamespaceReport> {
     let mut found: BTreeMap<Option<u64>, NamespaceReport> = BTreeMap::new();
-    for (namespace, known) in set.namespaces() {
+    for (namespace, mounts) in set.namespaces() {
         let tasks = tasks.get(&namespace).cloned().unwrap_or_default();
-        let mounts = known.table.mounts.len();
         let report = NamespaceReport { namespace: Some(namespace.0), mounts, pins: BTreeMap::new(), tasks };
         found.insert(Some(namespace.0), report);
     }
