@@ -126,7 +126,7 @@ extern "C" fn step(_index: u32, _context: *mut c_void) -> i64 {
     match walk.advance() {
         Ok(true) => 0,
         Ok(false) => {
-            walk.outcome = WALK_DONE;
+            walk.outcome = if walk.records > walk.capacity { WALK_FULL } else { WALK_DONE };
             1
         }
         Err(outcome) => {
@@ -243,7 +243,9 @@ fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
     // SAFETY: the value of a map that lives as long as the program; one walk runs at a time.
     let walk = unsafe { &mut *walk };
     if walk.records >= walk.capacity {
-        return Err(WALK_FULL);
+        // Counted, so that room for all can be made at once.
+        walk.records += 1;
+        return Ok(());
     }
     let record = WALK_OUTPUT.get_ptr_mut(walk.records).ok_or(WALK_FULL)?;
     let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;

@@ -4,7 +4,7 @@ use super::{line, percentiles};
 use anyhow::{Context as _, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner};
-use reclaim_user::evidence::walk::Walker;
+use reclaim_user::evidence::walk::{Base, Walker};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
@@ -23,7 +23,12 @@ pub(super) fn run(root: &Path, work: &Path, times: u32) -> Result<()> {
     let directory = File::open(root).with_context(|| format!("cannot open {}", root.display()))?;
     let number = directory.metadata().context("cannot look at the root")?.ino();
     let mut walker = Walker::load().context("there is no walk here")?;
-    let mut walk = || walker.walk(&directory, &[(number, directory.as_fd())]).map(drop).context("the walk failed");
+    let mut walk = || {
+        walker
+            .walk(&directory, &[Base { number, directory: directory.as_fd(), only: None }])
+            .map(drop)
+            .context("the walk failed")
+    };
     let mut scan = || Scanner::new(ScanOptions::default()).scan().map(drop).context("the scan failed");
     let (mut nothing, mut nothing_again) = (|| Ok(()), || Ok(()));
     let contenders: [(&str, &mut dyn FnMut() -> Result<()>); 4] =

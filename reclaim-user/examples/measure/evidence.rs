@@ -3,7 +3,7 @@
 use super::{line, percentiles};
 use anyhow::{Context as _, Result, bail};
 use reclaim_user::evidence::scan::{ScanOptions, Scanner};
-use reclaim_user::evidence::walk::Walker;
+use reclaim_user::evidence::walk::{Base, Walker};
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,7 +18,9 @@ pub(super) fn run(root: &Path, rounds: u32) -> Result<()> {
     let (mut walks, mut scans, mut tables) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds.max(1) {
         let began = Instant::now();
-        let walked = walker.walk(&directory, &[(number, directory.as_fd())]).context("the walk failed")?;
+        let walked = walker
+            .walk(&directory, &[Base { number, directory: directory.as_fd(), only: None }])
+            .context("the walk failed")?;
         walks.push(began.elapsed().as_secs_f64() * 1e3);
         let began = Instant::now();
         // One that knows nothing yet, as at the start of the service.

@@ -3,8 +3,10 @@
 use super::context::{Context, warn_of_capabilities};
 use crate::error::{Error, Outcome};
 use crate::service::{self, ServiceOptions};
+use crate::sys::heap;
 
 pub(super) fn run(context: Context) -> Result<Outcome, Error> {
+    heap::keep_little();
     context.need_anything()?;
     warn_of_capabilities();
     let Context { command: _, loaded, evidence, verbose, output } = context;

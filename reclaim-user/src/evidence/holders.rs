@@ -19,7 +19,7 @@ pub fn tasks(wanted: &BTreeSet<NamespaceId>, pins: &PinSet) -> BTreeMap<Namespac
     }
     let mut ids: BTreeMap<NamespaceId, BTreeSet<u32>> = BTreeMap::new();
     for namespace in wanted {
-        let named = pins.namespace(*namespace).map_or(&[][..], |known| known.tasks.as_slice());
+        let named = pins.tasks(*namespace);
         // A task that left since, or whose number is another's by now, is not named. Only a link that cannot be read
         // leaves the pin set's word standing.
         let still = named.iter().filter(|pid| namespace_of(**pid).is_none_or(|now| now == *namespace)).take(MOST);

@@ -7,7 +7,7 @@ use super::pin_set::{PinSet, entry_key};
 use super::report::{Name, Producer};
 use super::task::Task;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A path that somebody asks about, as the file system has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,15 +168,10 @@ pub fn pins_at(pins: &PinSet, place: &Location) -> Vec<(Place, Pin)> {
 
 impl Subject {
     fn pins(&self, pins: &PinSet) -> Vec<(Place, Pin)> {
-        let mut found: Vec<(Place, Pin)> = Vec::new();
-        for hit in self.places.iter().flat_map(|place| pins_at(pins, place)) {
-            if !found
-                .iter()
-                .any(|(_, pin)| pin.role == hit.1.role && pin.mount == hit.1.mount && pin.namespace == hit.1.namespace)
-            {
-                found.push(hit);
-            }
-        }
+        let mut told = HashSet::new();
+        let mut found: Vec<_> = self.places.iter().flat_map(|place| pins_at(pins, place)).collect();
+        // A mount on the path is at both of its places.
+        found.retain(|(_, pin)| told.insert((pin.role, pin.mount, pin.namespace)));
         found
     }
 
@@ -261,8 +256,8 @@ pub fn entry_pins(pins: &PinSet, index: usize, root: &str, tasks: &BTreeMap<Name
     let keys = pins.entries(index).into_iter();
     keys.flat_map(|key| {
         let entry = Name(key.to_vec());
-        let place = location.join(key);
-        pins.pins_of(index, key).into_iter().map(move |pin| {
+        let place = location.join(&key);
+        pins.pins_of(index, &key).into_iter().map(move |pin| {
             let exact = if place == pin.location { Place::Exact } else { Place::Below };
             EntryPin {
                 root: root.to_owned(),
@@ -284,9 +279,8 @@ pub fn by_namespace(
     all: bool,
 ) -> Vec<NamespaceReport> {
     let mut found: BTreeMap<Option<u64>, NamespaceReport> = BTreeMap::new();
-    for (namespace, known) in set.namespaces() {
+    for (namespace, mounts) in set.namespaces() {
         let tasks = tasks.get(&namespace).cloned().unwrap_or_default();
-        let mounts = known.table.mounts.len();
         let report = NamespaceReport { namespace: Some(namespace.0), mounts, pins: BTreeMap::new(), tasks };
         found.insert(Some(namespace.0), report);
     }

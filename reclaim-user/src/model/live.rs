@@ -9,7 +9,7 @@
 use super::coverage::{Coverage, GapCause, Reach};
 use super::event::{Event, Hook};
 use super::id::{Location, NamespaceId};
-use super::mount::Mount;
+use super::mount::{Mount, MountTable};
 use super::pin::Pin;
 use super::pin_set::{NamespacePins, PinSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -49,12 +49,12 @@ impl LiveSet {
         namespaces: Vec<(NamespaceId, NamespacePins)>,
         coverage: Coverage,
     ) -> Self {
-        let mut pins = PinSet::watching(roots);
         let mut receivers = Receivers::default();
-        for (namespace, table) in namespaces {
-            receivers.add(namespace, &table.table.mounts);
-            pins.replace(namespace, table);
+        for (namespace, table) in &namespaces {
+            receivers.add(*namespace, &table.table.mounts);
         }
+        let mut pins = PinSet::of(namespaces);
+        pins.watch(roots);
         Self {
             pins,
             coverage,
@@ -87,7 +87,7 @@ impl LiveSet {
                 self.due.insert(namespace);
             }
             Hook::Setns => {
-                if self.pins.namespace(namespace).is_none() {
+                if !self.pins.knows(namespace) {
                     self.due.insert(namespace);
                 }
             }
@@ -115,7 +115,7 @@ impl LiveSet {
                 self.read(namespace, Reading::Gone);
             }
         }
-        self.due.extend(alive.iter().filter(|namespace| self.pins.namespace(**namespace).is_none()));
+        self.due.extend(alive.iter().filter(|namespace| !self.pins.knows(**namespace)));
     }
 
     /// Namespaces to be read again before the set is true to every event noted, suspected ones included.
@@ -143,10 +143,11 @@ impl LiveSet {
                         self.suspected.remove(&namespace);
                     }
                 }
+                let known = self.pins.namespace(namespace).map(|known| known.table).unwrap_or_default();
                 if self.gap {
-                    keep_all(&mut pins, self.pins.namespace(namespace));
+                    keep_all(&mut pins.table, &known);
                 }
-                let known = self.pins.namespace(namespace).map_or(&[][..], |known| &known.table.mounts);
+                let known = &known.mounts[..];
                 let mut groups = changed_groups(known, &pins.table.mounts);
                 if called && groups.is_none() {
                     // Calls were made and nothing differs: what they did to receivers need not have been undone there.
@@ -227,14 +228,13 @@ fn changed_groups(old: &[Mount], new: &[Mount]) -> Option<BTreeSet<u64>> {
     groups
 }
 
-/// Puts what `known` holds and `pins` does not into `pins`.
-fn keep_all(pins: &mut NamespacePins, known: Option<&NamespacePins>) {
-    let Some(known) = known else { return };
-    let found: HashSet<Mount> = pins.table.mounts.iter().cloned().collect();
-    pins.table.mounts.extend(known.table.mounts.iter().filter(|mount| !found.contains(*mount)).cloned());
-    for layer in &known.table.layers {
-        if !pins.table.layers.contains(layer) {
-            pins.table.layers.push(layer.clone());
+/// Puts what `known` holds and `table` does not into `table`.
+fn keep_all(table: &mut MountTable, known: &MountTable) {
+    let found: HashSet<Mount> = table.mounts.iter().cloned().collect();
+    table.mounts.extend(known.mounts.iter().filter(|mount| !found.contains(*mount)).cloned());
+    for layer in &known.layers {
+        if !table.layers.contains(layer) {
+            table.layers.push(layer.clone());
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The one type that every producer feeds and every decision asks.
 
-use super::id::{Location, MountId, NamespaceId};
+use super::entry_index::{EntryIndex, PinRef};
+use super::id::{Device, Location, NamespaceId, rest};
 use super::mount::{Layer, MountTable, Trace};
-use super::pin::{Pin, Place, Role, State};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use super::packed::PackedTable;
+use super::pin::{Pin, Place};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Directory inside a root that condemned entries are moved to.
 pub const CONDEMNED_DIRECTORY: &[u8] = b".reclaim";
@@ -36,20 +38,17 @@ pub struct NamespacePins {
     pub tasks: Vec<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PinRef {
-    Source(NamespaceId, u32),
-    Target(NamespaceId, u32),
-    Layer(NamespaceId, u32),
-    Loose(u32),
+/// What is kept of a namespace.
+#[derive(Clone, Debug)]
+struct Known {
+    table: PackedTable,
+    tasks: Box<[u32]>,
 }
 
-impl PinRef {
-    fn namespace(self) -> Option<NamespaceId> {
-        match self {
-            Self::Source(namespace, _) | Self::Target(namespace, _) | Self::Layer(namespace, _) => Some(namespace),
-            Self::Loose(_) => None,
-        }
+impl Known {
+    fn of(pins: &NamespacePins) -> Self {
+        let NamespacePins { table, tasks } = pins;
+        Self { table: PackedTable::of(table), tasks: tasks.as_slice().into() }
     }
 }
 
@@ -58,7 +57,7 @@ impl PinRef {
 /// Invariant: the index holds exactly the pins of the tables and the loose pins that lie inside a watched root.
 #[derive(Clone, Debug, Default)]
 pub struct PinSet {
-    namespaces: BTreeMap<NamespaceId, NamespacePins>,
+    namespaces: BTreeMap<NamespaceId, Known>,
     /// Those of them with a layer whose place is not known: few, and asked about for every entry.
     doubtful: BTreeSet<NamespaceId>,
     loose: Vec<Pin>,
@@ -68,145 +67,143 @@ pub struct PinSet {
 #[derive(Clone, Debug)]
 struct Watched {
     root: Location,
-    entries: HashMap<Box<[u8]>, Vec<PinRef>>,
-    /// Which entries a namespace contributed to, so that it can be taken out without a look at all of them.
-    by_namespace: HashMap<NamespaceId, Vec<Box<[u8]>>>,
+    index: EntryIndex,
 }
 
 impl PinSet {
     /// An empty set with an index for each root, in the order given.
     #[must_use]
     pub fn watching(roots: impl IntoIterator<Item = Location>) -> Self {
-        let watched = roots
-            .into_iter()
-            .map(|root| Watched { root, entries: HashMap::new(), by_namespace: HashMap::new() })
-            .collect();
-        Self { namespaces: BTreeMap::new(), doubtful: BTreeSet::new(), loose: Vec::new(), watched }
+        let mut set = Self::default();
+        set.watch(roots);
+        set
+    }
+
+    /// What is known of all namespaces, each given once, without an index.
+    #[must_use]
+    pub fn of(namespaces: Vec<(NamespaceId, NamespacePins)>) -> Self {
+        let mut set = Self::default();
+        // All are packed before any is let go: else what stays lies between pieces of what goes, and keeps their pages.
+        for (namespace, pins) in &namespaces {
+            set.know(*namespace, Known::of(pins));
+        }
+        set
     }
 
     /// Indexes other roots from here on; the pins stay.
     pub fn watch(&mut self, roots: impl IntoIterator<Item = Location>) {
-        let known = std::mem::replace(self, Self::watching(roots));
-        for (namespace, pins) in known.namespaces {
-            self.replace(namespace, pins);
+        self.watched = roots.into_iter().map(|root| Watched { root, index: EntryIndex::default() }).collect();
+        for (namespace, known) in &self.namespaces {
+            index(&mut self.watched, *namespace, &known.table);
         }
-        for pin in known.loose {
-            self.add_loose(pin);
+        for (at, pin) in (0..).zip(&self.loose) {
+            index_loose(&mut self.watched, at, pin);
         }
     }
 
-    /// Puts a namespace in the place of what was known of it. Returns what was known.
-    pub fn replace(&mut self, namespace: NamespaceId, pins: NamespacePins) -> Option<NamespacePins> {
-        let known = self.remove(namespace);
-        let table = &pins.table;
-        for watched in &mut self.watched {
-            for (index, mount) in (0_u32..).zip(&table.mounts) {
-                if !mount.root_deleted
-                    && mount.device == watched.root.device
-                    && let Some(rest) = super::id::rest(&watched.root.path, &mount.root)
-                {
-                    watched.add(rest, PinRef::Source(namespace, index));
-                }
-            }
-            for (index, layer) in (0_u32..).zip(&table.layers) {
-                for place in &layer.places {
-                    if place.device == watched.root.device
-                        && let Some(rest) = super::id::rest(&watched.root.path, &place.path)
-                    {
-                        watched.add(rest, PinRef::Layer(namespace, index));
-                    }
-                }
-            }
-        }
-        if !self.watched.is_empty() {
-            for (index, location) in table.targets() {
-                let index = u32::try_from(index).expect("a namespace holds fewer than 2^32 mounts");
-                for watched in &mut self.watched {
-                    if location.device == watched.root.device
-                        && let Some(rest) = super::id::rest(&watched.root.path, &location.path)
-                    {
-                        watched.add(rest, PinRef::Target(namespace, index));
-                    }
-                }
-            }
-        }
-        if table.layers.iter().any(|layer| layer.places.is_empty()) {
+    /// Puts a namespace in the place of what was known of it. Returns whether anything was.
+    pub fn replace(&mut self, namespace: NamespaceId, pins: NamespacePins) -> bool {
+        let was_known = self.remove(namespace);
+        self.know(namespace, Known::of(&pins));
+        was_known
+    }
+
+    fn know(&mut self, namespace: NamespaceId, known: Known) {
+        index(&mut self.watched, namespace, &known.table);
+        if known.table.layers().iter().any(|layer| layer.places.is_empty()) {
             self.doubtful.insert(namespace);
         }
-        self.namespaces.insert(namespace, pins);
-        known
+        self.namespaces.insert(namespace, known);
     }
 
-    /// Takes a namespace out, for it is gone. Returns what was known of it.
-    pub fn remove(&mut self, namespace: NamespaceId) -> Option<NamespacePins> {
+    /// Takes a namespace out, for it is gone. Returns whether it was known.
+    pub fn remove(&mut self, namespace: NamespaceId) -> bool {
+        let Some(known) = self.namespaces.remove(&namespace) else { return false };
         for watched in &mut self.watched {
-            watched.forget(namespace);
+            let Watched { root, index } = watched;
+            known.table.places(|_, device, path| {
+                if let Some(key) = key_in(root, device, path) {
+                    index.remove(key, |pin| matches!(pin, PinRef::Table(of, _) if of == namespace));
+                }
+            });
         }
         self.doubtful.remove(&namespace);
-        self.namespaces.remove(&namespace)
+        true
     }
 
     /// Adds a pin that belongs to no mount table.
     pub fn add_loose(&mut self, pin: Pin) {
-        let index = u32::try_from(self.loose.len()).expect("fewer than 2^32 mounts exist");
-        for watched in &mut self.watched {
-            if pin.location.device == watched.root.device
-                && let Some(rest) = super::id::rest(&watched.root.path, &pin.location.path)
-            {
-                watched.add(rest, PinRef::Loose(index));
-            }
-        }
+        let at = u32::try_from(self.loose.len()).expect("fewer than 2^32 mounts exist");
+        index_loose(&mut self.watched, at, &pin);
         self.loose.push(pin);
     }
 
     /// Whether anything relies on the entry with this key (see [`entry_key`]) of the watched root.
     ///
-    /// One hash look-up: this is the decision that is made for every single entry.
+    /// One hash look-up: this is the decision that is made for every single entry. It errs toward yes, and once in 2^64.
     #[must_use]
     pub fn is_pinned(&self, root: usize, key: &[u8]) -> bool {
-        self.watched[root].entries.contains_key(key)
+        self.watched[root].index.contains(key)
     }
 
     /// The pins of one entry of a watched root.
     #[must_use]
     pub fn pins_of(&self, root: usize, key: &[u8]) -> Vec<Pin> {
-        let refs = self.watched[root].entries.get(key).map_or(&[][..], Vec::as_slice);
-        once(refs.iter().filter_map(|pin| self.resolve(*pin)).collect(), |pin| pin)
+        once(self.watched[root].index.of(key).filter_map(|pin| self.resolve(pin)).collect(), |pin| pin)
     }
 
-    /// Keys of all entries of a watched root that are pinned, sorted.
+    /// Keys of all entries of a watched root that are pinned, sorted. Looks at every mount known.
     #[must_use]
-    pub fn entries(&self, root: usize) -> Vec<&[u8]> {
-        let mut keys: Vec<&[u8]> = self.watched[root].entries.keys().map(|key| &**key).collect();
-        keys.sort_unstable();
-        keys
+    pub fn entries(&self, root: usize) -> Vec<Box<[u8]>> {
+        let root = &self.watched[root].root;
+        let mut keys = BTreeSet::new();
+        let mut add = |device, path: &[u8]| {
+            if let Some(key) = key_in(root, device, path)
+                && !keys.contains(key)
+            {
+                keys.insert(key.into());
+            }
+        };
+        for known in self.namespaces.values() {
+            known.table.places(|_, device, path| add(device, path));
+        }
+        for pin in &self.loose {
+            add(pin.location.device, &pin.location.path);
+        }
+        keys.into_iter().collect()
     }
 
     /// Takes out every pin that belongs to no mount table.
     pub fn clear_loose(&mut self) {
-        if self.loose.is_empty() {
-            return;
-        }
-        self.loose.clear();
-        for watched in &mut self.watched {
-            watched.entries.retain(|_, pins| {
-                pins.retain(|pin| !matches!(pin, PinRef::Loose(_)));
-                !pins.is_empty()
-            });
+        for pin in self.loose.drain(..) {
+            for Watched { root, index } in &mut self.watched {
+                if let Some(key) = key_in(root, pin.location.device, &pin.location.path) {
+                    index.remove(key, |pin| matches!(pin, PinRef::Loose(_)));
+                }
+            }
         }
     }
 
     /// Everything that relies on any place or on something below it. Looks at every mount known.
     #[must_use]
     pub fn at_or_below(&self, place: &Location) -> Vec<(Place, Pin)> {
-        let of_tables = self.namespaces.iter().flat_map(|(namespace, pins)| pins.table.pins(*namespace));
-        let found = of_tables
-            .chain(self.loose.iter().cloned())
-            .filter_map(|pin| {
-                let rest = place.rest(&pin.location)?;
-                Some((if rest.is_empty() && !pin.inside { Place::Exact } else { Place::Below }, pin))
-            })
-            .collect();
+        let mut found = Vec::new();
+        let lies = |device, path: &[u8], inside: bool| {
+            let rest = if device == place.device { rest(&place.path, path) } else { None }?;
+            Some(if rest.is_empty() && !inside { Place::Exact } else { Place::Below })
+        };
+        for (namespace, known) in &self.namespaces {
+            known.table.places(|part, device, path| {
+                if let Some(place) = lies(device, path, false) {
+                    let pin = known.table.pin_at(*namespace, part, Location::of(device, path));
+                    found.extend(pin.map(|pin| (place, pin)));
+                }
+            });
+        }
+        for pin in &self.loose {
+            let place = lies(pin.location.device, &pin.location.path, pin.inside);
+            found.extend(place.map(|place| (place, pin.clone())));
+        }
         once(found, |(_, pin)| pin)
     }
 
@@ -235,22 +232,35 @@ impl PinSet {
     }
 
     fn layers_in_doubt(&self) -> impl Iterator<Item = (NamespaceId, &Layer)> {
-        let layers = |namespace: &NamespaceId| self.namespaces.get(namespace).map(|pins| &pins.table.layers);
+        let layers = |namespace: &NamespaceId| self.namespaces.get(namespace).map(|known| known.table.layers());
         let doubtful = self.doubtful.iter().filter_map(move |namespace| Some((*namespace, layers(namespace)?)));
         doubtful
             .flat_map(|(namespace, layers)| layers.iter().map(move |layer| (namespace, layer)))
             .filter(|(_, layer)| layer.places.is_empty())
     }
 
-    /// What is known of one namespace.
+    /// What is known of one namespace: a copy, for it is not kept in this form.
     #[must_use]
-    pub fn namespace(&self, namespace: NamespaceId) -> Option<&NamespacePins> {
-        self.namespaces.get(&namespace)
+    pub fn namespace(&self, namespace: NamespaceId) -> Option<NamespacePins> {
+        let Known { table, tasks } = self.namespaces.get(&namespace)?;
+        Some(NamespacePins { table: table.unpack(), tasks: tasks.to_vec() })
     }
 
-    /// All namespaces known.
-    pub fn namespaces(&self) -> impl Iterator<Item = (NamespaceId, &NamespacePins)> {
-        self.namespaces.iter().map(|(namespace, pins)| (*namespace, pins))
+    /// Whether anything is known of a namespace.
+    #[must_use]
+    pub fn knows(&self, namespace: NamespaceId) -> bool {
+        self.namespaces.contains_key(&namespace)
+    }
+
+    /// Tasks that were seen in a namespace; none where it is not known.
+    #[must_use]
+    pub fn tasks(&self, namespace: NamespaceId) -> &[u32] {
+        self.namespaces.get(&namespace).map_or(&[], |known| &known.tasks)
+    }
+
+    /// All namespaces known, with the number of their mounts.
+    pub fn namespaces(&self) -> impl Iterator<Item = (NamespaceId, usize)> {
+        self.namespaces.iter().map(|(namespace, known)| (*namespace, known.table.len()))
     }
 
     /// The watched roots, in index order.
@@ -261,65 +271,39 @@ impl PinSet {
     /// Number of mounts known, loose ones included.
     #[must_use]
     pub fn mounts(&self) -> usize {
-        self.namespaces.values().map(|pins| pins.table.mounts.len()).sum::<usize>() + self.loose.len()
+        self.namespaces.values().map(|known| known.table.len()).sum::<usize>() + self.loose.len()
     }
 
     fn resolve(&self, reference: PinRef) -> Option<Pin> {
-        let attached = |role, namespace, location, mount: MountId, mount_point: &Option<Box<[u8]>>| Pin {
-            role,
-            location,
-            namespace: Some(namespace),
-            mount,
-            mount_point: mount_point.clone(),
-            state: State::Attached,
-            inside: false,
-        };
         match reference {
-            PinRef::Source(namespace, index) => {
-                let mount = self.namespaces.get(&namespace)?.table.mounts.get(index as usize)?;
-                let location = Location { device: mount.device, path: mount.root.clone() };
-                Some(attached(Role::Source, namespace, location, mount.id, &mount.point))
-            }
-            PinRef::Target(namespace, index) => {
-                let table = &self.namespaces.get(&namespace)?.table;
-                let mount = table.mounts.get(index as usize)?;
-                let location = table.target_of(mount)?;
-                Some(attached(Role::Target, namespace, location, mount.id, &mount.point))
-            }
-            PinRef::Layer(namespace, index) => {
-                let layer = self.namespaces.get(&namespace)?.table.layers.get(index as usize)?;
-                let location = layer.places.first()?.clone();
-                Some(attached(Role::Layer, namespace, location, layer.mount, &layer.mount_point))
-            }
-            PinRef::Loose(index) => self.loose.get(index as usize).cloned(),
+            PinRef::Table(namespace, part) => self.namespaces.get(&namespace)?.table.pin(namespace, part),
+            PinRef::Loose(at) => self.loose.get(at as usize).cloned(),
         }
     }
 }
 
-impl Watched {
-    fn add(&mut self, rest: &[u8], pin: PinRef) {
-        let Some(key) = entry_key(rest) else { return };
-        match self.entries.get_mut(key) {
-            Some(pins) => pins.push(pin),
-            None => {
-                self.entries.insert(key.into(), vec![pin]);
+/// Puts what a table shows into the index of each root.
+fn index(watched: &mut [Watched], namespace: NamespaceId, table: &PackedTable) {
+    for Watched { root, index } in watched {
+        table.places(|part, device, path| {
+            if let Some(key) = key_in(root, device, path) {
+                index.add(key, PinRef::Table(namespace, part));
             }
-        }
-        if let Some(namespace) = pin.namespace() {
-            self.by_namespace.entry(namespace).or_default().push(key.into());
-        }
+        });
     }
+}
 
-    fn forget(&mut self, namespace: NamespaceId) {
-        for key in self.by_namespace.remove(&namespace).unwrap_or_default() {
-            if let Some(pins) = self.entries.get_mut(&key) {
-                pins.retain(|pin| pin.namespace() != Some(namespace));
-                if pins.is_empty() {
-                    self.entries.remove(&key);
-                }
-            }
+fn index_loose(watched: &mut [Watched], at: u32, pin: &Pin) {
+    for Watched { root, index } in watched {
+        if let Some(key) = key_in(root, pin.location.device, &pin.location.path) {
+            index.add(key, PinRef::Loose(at));
         }
     }
+}
+
+/// The key of the entry of a root that a place lies in.
+fn key_in<'p>(root: &Location, device: Device, path: &'p [u8]) -> Option<&'p [u8]> {
+    if device == root.device { rest(&root.path, path).and_then(entry_key) } else { None }
 }
 
 /// A mount that a table shows and that was seen without one too is told once, by the table, which knows more of it.

@@ -1,6 +1,7 @@
 use super::*;
-use crate::model::id::Device;
+use crate::model::id::{Device, MountId};
 use crate::model::mount::{Mount, Trace};
+use crate::model::pin::{Role, State};
 
 const DEVICE: Device = Device { major: 0, minor: 42 };
 
@@ -66,9 +67,9 @@ fn an_entry_bound_by_two_namespaces_stays_until_both_are_gone() {
     let mut pins = set();
     pins.replace(NamespaceId(1), with(vec![bind(2, b"/run/root/a"), bind(3, b"/run/root/a")]));
     pins.replace(NamespaceId(2), with(vec![bind(4, b"/run/root/a")]));
-    assert!(pins.remove(NamespaceId(1)).is_some());
+    assert!(pins.remove(NamespaceId(1)));
     assert!(pins.is_pinned(0, b"a"));
-    assert!(pins.replace(NamespaceId(2), with(vec![])).is_some());
+    assert!(pins.replace(NamespaceId(2), with(vec![])));
     assert!(!pins.is_pinned(0, b"a"));
     assert!(pins.entries(0).is_empty());
 }
@@ -100,7 +101,7 @@ fn a_loose_pin_outlives_every_namespace() {
         state: State::Detached,
         inside: false,
     });
-    assert!(pins.remove(NamespaceId(1)).is_none());
+    assert!(!pins.remove(NamespaceId(1)));
     assert!(pins.is_pinned(0, b"a"));
 }
 

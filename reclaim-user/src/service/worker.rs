@@ -146,7 +146,10 @@ impl Worker {
                 return Ok(());
             }
             match self.post.put_off.pop_front() {
-                Some(message) => self.act(message)?,
+                Some(message) => {
+                    self.act(message)?;
+                    self.engine.rest();
+                }
                 None => ring_rests = self.wait(ring_rests),
             }
         }

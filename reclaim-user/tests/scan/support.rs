@@ -90,7 +90,7 @@ impl Scene {
     pub(crate) fn pins(&self, scan: &Scan) -> PinSet {
         let mut pins = PinSet::watching([ground(&self.root()).unwrap().location]);
         for (namespace, found) in &scan.namespaces {
-            assert!(pins.replace(*namespace, found.clone()).is_none(), "each namespace comes once");
+            assert!(!pins.replace(*namespace, found.clone()), "each namespace comes once");
         }
         pins
     }

@@ -63,9 +63,11 @@ pub(super) fn run(binary: &Path, measure: &Path, size: &Size) -> Result<()> {
     )?;
     let process = sandboxes.first().context("no sandbox was made")?.pid();
     library::run(measure, &stage, process, size)?;
-    startup::run(binary, &stage, &config, size, "with all of them")?;
+    let entry = sandboxes.first().and_then(|sandbox| sandbox.entries.first()).context("no sandbox was made")?.clone();
+    startup::run(binary, &stage, &config, &entry, size, "with all of them")?;
     drop(sandboxes);
-    startup::run(binary, &stage, &config, size, "without them")
+    startup::run(binary, &stage, &config, &entry, size, "without them")?;
+    library::memory(measure, &stage)
 }
 
 /// Starts all of them at once, then waits for each.

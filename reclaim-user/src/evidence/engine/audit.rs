@@ -187,7 +187,7 @@ fn entries_of(set: &LiveSet) -> Entries {
     let pins = set.pins();
     let of = |root| {
         let keys = pins.entries(root).into_iter();
-        keys.map(|key| (key.to_vec(), pins.pins_of(root, key).iter().map(|pin| pin.mount).collect())).collect()
+        keys.map(|key| (key.to_vec(), pins.pins_of(root, &key).iter().map(|pin| pin.mount).collect())).collect()
     };
     (0..pins.roots().count()).map(of).collect()
 }

@@ -251,6 +251,16 @@ impl Engine {
         }
     }
 
+    /// Gives back the memory that only work needs: to be called when there is none for a while.
+    pub fn rest(&mut self) {
+        self.live.see(Vec::new());
+        self.events = Vec::new();
+        if let Some(Err(error)) = self.walker.as_mut().map(Walker::shrink) {
+            debug!("the walk keeps the room that it has: {}", error_chain(&error));
+        }
+        heap::give_back();
+    }
+
     /// Takes the kernel's records off the ring, so that it does not fill. Reads no namespace.
     ///
     /// # Errors

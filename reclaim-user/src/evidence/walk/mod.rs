@@ -206,7 +206,9 @@ impl Walker {
             match self.run(&file)? {
                 WALK_DONE => return self.read(),
                 WALK_FULL if self.room < RECORDS_MOST => {
-                    let room = self.room.saturating_mul(8).min(RECORDS_MOST);
+                    let records = high(self.state.load(2));
+                    // Somewhat more: there may be more by the next try.
+                    let room = records.saturating_add(records / 8).saturating_add(self.room).min(RECORDS_MOST);
                     *self = Self::with(self.layout, room)?;
                     self.look_for(directories)?;
                 }
@@ -220,6 +222,17 @@ impl Walker {
             }
         }
         Err(WalkError::Restless)
+    }
+
+    /// Lets go of the room for records that the walks so far were given, which counts as memory of this process.
+    ///
+    /// # Errors
+    /// When the program cannot be loaded again. Then it stays as it is.
+    pub fn shrink(&mut self) -> Result<(), WalkError> {
+        if self.room > WALK_RECORDS {
+            *self = Self::with(self.layout, WALK_RECORDS)?;
+        }
+        Ok(())
     }
 
     fn look_for(&mut self, directories: &[Base<'_>]) -> Result<(), WalkError> {
