@@ -40,6 +40,8 @@ pub(super) struct Plan {
     pub(super) share: u32,
     /// The test programs.
     pub(super) runs: Vec<Run>,
+    /// What the probes cost is to be measured.
+    pub(super) probes: bool,
 }
 
 /// Where the next root is made.
@@ -133,6 +135,9 @@ fn inside(name: &str) -> PathBuf {
 
 fn run_all(plan: &Plan) -> Verdict {
     let mut verdict = check();
+    if plan.probes {
+        verdict.add(measure_probes());
+    }
     for run in &plan.runs {
         let began = Instant::now();
         let output = match output_of(run, plan) {
@@ -167,6 +172,21 @@ fn check() -> Verdict {
         }
         other => {
             println!("reclaim check: {other:?}");
+            Verdict { failed: 1, ..Verdict::default() }
+        }
+    }
+}
+
+/// Measures what the probes cost, with as many processes as an emulated machine starts in some minutes; counts as one test.
+fn measure_probes() -> Verdict {
+    let sizes = [("--entries", "0"), ("--namespaces", "0"), ("--probes", "100"), ("--rounds", "3")];
+    let mut bench = Command::new("/proc/self/exe");
+    // The second program is for what is left out.
+    bench.arg("bench-as-root").args([inside("reclaim"), inside("reclaim")]).env("PATH", "/bin");
+    match bench.args(sizes.iter().flat_map(|(name, value)| [name, value])).stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Verdict { passed: 1, ..Verdict::default() },
+        other => {
+            println!("the measurement: {other:?}");
             Verdict { failed: 1, ..Verdict::default() }
         }
     }

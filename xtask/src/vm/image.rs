@@ -41,7 +41,12 @@ pub(super) fn write(
     for name in ["reclaim", "reclaim-test-helper"] {
         archive.program(&inside(name), &read(built(programs, name)?)?).with_context(wrong)?;
     }
-    let mut plan = Plan { binary: built(programs, "reclaim")?.to_owned(), share, runs: Vec::new() };
+    let mut plan = Plan {
+        binary: built(programs, "reclaim")?.to_owned(),
+        share,
+        runs: Vec::new(),
+        probes: extent == Extent::Probes,
+    };
     for program in programs {
         if let Some(run) = run_of(program, extent) {
             archive.program(&inside(&run.name), &read(&program.path)?).with_context(wrong)?;

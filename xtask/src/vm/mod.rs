@@ -45,6 +45,9 @@ pub(crate) struct Options {
     /// kernel could do otherwise
     #[arg(long)]
     all: bool,
+    /// Measure what the probes cost there, by every rung, instead of running tests
+    #[arg(long, conflicts_with_all = ["all", "only"])]
+    probes: bool,
     /// Write what the kernels give into the table of the README
     #[arg(long)]
     write_matrix: bool,
@@ -62,8 +65,12 @@ struct Kernel {
 /// # Errors
 /// A step fails, or a machine gives no verdict or a bad one.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let Options { kernels, only, share, all, write_matrix } = options;
-    let extent = if *all { Extent::Everything } else { Extent::Kernel };
+    let Options { kernels, only, share, all, probes, write_matrix } = options;
+    let extent = match (all, probes) {
+        (_, true) => Extent::Probes,
+        (true, false) => Extent::Everything,
+        (false, false) => Extent::Kernel,
+    };
     eprintln!("vm: building the tests");
     let mut built = workspace::build()?;
     if let Some(part) = only {

@@ -41,6 +41,8 @@ pub(super) enum Extent {
     Kernel,
     /// Every test that asks something of the kernel.
     Everything,
+    /// No test: what the probes cost is measured instead.
+    Probes,
 }
 
 /// The part of [`KERNEL`] that is run beside the tests of this host.
@@ -111,6 +113,7 @@ pub(super) fn run_of(program: &Program, extent: Extent) -> Option<Run> {
     };
     let asks = ["host_", "race_", "crash_"].iter().any(|tier| program.target.starts_with(tier));
     let parts = match extent {
+        Extent::Probes => return None,
         Extent::Evidence if !EVIDENCE.contains(&&*program.target) => return None,
         Extent::Evidence | Extent::Kernel => named(&KERNEL)?,
         Extent::Everything if program.is_tier() => asks.then_some(&[][..])?,
