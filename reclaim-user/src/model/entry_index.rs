@@ -59,7 +59,8 @@ impl EntryIndex {
 
     /// Whether there is any pin on an entry.
     pub(super) fn contains(&self, key: &[u8]) -> bool {
-        self.first.contains_key(&self.hasher.hash_one(key))
+        // Where nothing is pinned, not even the hash is worth its time.
+        !self.first.is_empty() && self.first.contains_key(&self.hasher.hash_one(key))
     }
 
     /// The pins on an entry.
