@@ -55,6 +55,8 @@ const BITS: u32 = usize::BITS;
 /// A table of open files, and how far the look at it has come.
 struct Table {
     task: usize,
+    /// 1 for the process whose descriptors do not count, else 0.
+    own: u32,
     /// `fdtable.open_fds`: a bit for each descriptor, set before there is a file and cleared after it has gone.
     open: usize,
     /// `fdtable.fd`.
@@ -181,7 +183,8 @@ fn files(state: &mut ReferenceState, task: usize, leader: usize) {
         return;
     }
     let table: usize = read(files + offset!(files_fdt)).unwrap_or(0);
-    let whole = look_through(task, table).is_some()
+    let own = u32::from(read::<u32>(task + offset!(task_tgid)) == Some(state.own));
+    let whole = look_through(task, own, table).is_some()
         && read::<usize>(files + offset!(files_fdt)) == Some(table)
         && has_still(task, offset!(task_files), files);
     // A thread that ended meanwhile has let go of what could not be read.
@@ -192,11 +195,12 @@ fn files(state: &mut ReferenceState, task: usize, leader: usize) {
 
 /// None when something cannot be read, or there is more than is looked through.
 #[inline(always)]
-fn look_through(task: usize, table: usize) -> Option<()> {
+fn look_through(task: usize, own: u32, table: usize) -> Option<()> {
     let zero = unknown_zero()?;
     let most: u32 = read(table + offset!(fdt_max))?;
     let mut table = Table {
         task,
+        own,
         open: read(table + offset!(fdt_open))?,
         files: read(table + offset!(fdt_fd))?,
         words: most.div_ceil(BITS),
@@ -246,12 +250,31 @@ extern "C" fn next_file(_index: u32, context: *mut c_void) -> i64 {
         return 0;
     }
     let dentry = read(file + offset!(file_dentry)).unwrap_or(0);
+    let is_read = if table.own != 0 { meet_own(dentry) } else { look(table.task, dentry, REFERENCE_FILE) };
     // What was closed meanwhile may be in use for something else by then.
-    if !look(table.task, dentry, REFERENCE_FILE) && read::<usize>(slot) == Some(file) {
+    if !is_read && read::<usize>(slot) == Some(file) {
         table.broken = 1;
         return 1;
     }
+    if table.own != 0 && state().is_some_and(|state| state.own_files >= state.bases) {
+        table.ended = 1;
+        return 1;
+    }
     0
+}
+
+/// Counts a descriptor of one of the directories among those that do not count: that they are met is what proves the
+/// look, and once all are, the rest, which may be a lock on each condemned entry, tells nothing. False when it cannot be
+/// read.
+#[inline(always)]
+fn meet_own(dentry: usize) -> bool {
+    let Some(inode) = read::<usize>(dentry + offset!(dentry_inode)) else { return false };
+    if base(inode).is_some()
+        && let Some(state) = state()
+    {
+        state.own_files += 1;
+    }
+    true
 }
 
 /// Writes a record if the place lies in an entry. False when something cannot be read.
@@ -277,10 +300,6 @@ fn report(task: usize, dentry: usize, kind: u32) -> Option<()> {
     let state = state()?;
     let process: u32 = read(task + offset!(task_tgid))?;
     if process == state.own {
-        // That the own descriptors of the directories are met is what proves the look.
-        if base(read(dentry + offset!(dentry_inode))?).is_some() {
-            state.own_files += 1;
-        }
         return Some(());
     }
     let flag = unknown_zero()? as u32;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const LEFT_FREE: u64 = 2_048;
 
 /// Fewer entries than this do not pay for a wait and a confirmation, held or not.
-const GROUP_LEAST: usize = 8_192;
+pub(super) const GROUP_LEAST: usize = 8_192;
 
 /// Locks that the process holds. One group is filled while another one is removed.
 static HELD: AtomicUsize = AtomicUsize::new(0);

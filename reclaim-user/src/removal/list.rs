@@ -5,7 +5,7 @@ use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshi
 use super::confirm::doubt;
 use super::error::RemovalError;
 use super::examine::{Examined, Examiner, Look, Stop};
-use super::leases::Leases;
+use super::leases::{GROUP_LEAST, Leases};
 use super::listing::Listing;
 use super::lock::{NoStore, STORE, Store};
 use super::options::{Cursor, PassOptions, Stuck};
@@ -35,6 +35,9 @@ const WORTH_A_THREAD: usize = 512;
 /// What a listing has in hand.
 struct Work {
     group: Group,
+    /// Entries that the group is full with. The first one is small: until it is proven there is nothing to be removed
+    /// beside the listing.
+    most: usize,
     pile: Pile<CString>,
     /// Names that the pile held back, to be looked at once more.
     again: Vec<CString>,
@@ -60,7 +63,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
     pub(super) fn list(&mut self) -> Result<(), RemovalError> {
         let pile = Pile::new(self.rules.pile, self.state.cursor.pile_met);
         let looked = Vec::new().into_iter();
-        let mut work = Work { group: Group::new(), pile, again: Vec::new(), ahead: None, looked, looks: 0, place: 0 };
+        let (group, most) = (Group::new(), GROUP_LEAST);
+        let mut work = Work { group, most, pile, again: Vec::new(), ahead: None, looked, looks: 0, place: 0 };
         let result = self.list_all(&mut work);
         // Locks on what is not decided on in this pass end here.
         work.looked = Vec::new().into_iter();
@@ -115,7 +119,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             looked = true;
             let left = self.options.budget.saturating_sub(self.begun.elapsed());
             if work.group.makes_room()
-                || group_is_due(work.group.entries.len(), self.leases.group_entries(), work.group.begun.elapsed(), left)
+                || group_is_due(work.group.entries.len(), work.most, work.group.begun.elapsed(), left)
             {
                 self.conclude_group(work);
             }
@@ -127,6 +131,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let store = self.store.take();
         self.conclude(store.as_ref(), group);
         self.store = store;
+        work.most = self.leases.group_entries();
         // Concluding takes time that is not spent on filling the next one.
         work.group.begun = Instant::now();
     }
@@ -195,7 +200,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 break;
             }
             if work.group.makes_room()
-                || work.group.entries.len() >= leases.group_entries()
+                || work.group.entries.len() >= work.most
                 || (step % STRIDE == 0 && Instant::now() >= until)
             {
                 break;
