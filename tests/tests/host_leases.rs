@@ -2,7 +2,7 @@
 
 use nix::fcntl::{Flock, FlockArg};
 use reclaim_tests::{
-    ConfigFile, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
     wait_until,
 };
 use std::ffi::OsString;
@@ -123,4 +123,48 @@ fn the_example_in_c() {
 #[test]
 fn the_example_in_python() {
     keeps_and_notices("python");
+}
+
+/// It looks once more when it has the lock: a path that leads nowhere ends it, one that leads elsewhere is leased there.
+#[test]
+fn hold_notices_that_a_source_was_lost_or_replaced() {
+    private_host(|host| {
+        let reclaim = Reclaim::with(&ConfigFile::write(host, [Root::of(host)]));
+        for is_made_again in [false, true] {
+            let entry = host.entry("lost");
+            let directory = File::open(&entry).or_fail("open");
+            let lock = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, error)| error).or_fail("lock");
+            let mut hold = Hold::by(&reclaim).source(&entry).command(&["sh", "-c", "echo leased; cat"]);
+            let mut waiting = hold.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().or_fail("start a hold");
+            // It tries for the lock again and again, and has the directory open for that.
+            wait_until("it to wait for the lock", LIMIT, || has_open(waiting.id(), &entry).then_some(()));
+            fs::rename(&entry, host.path("away")).or_fail("rename");
+            if is_made_again {
+                host.entry("lost");
+            }
+            drop(lock);
+            let mut line = String::new();
+            let output = waiting.stdout.as_mut().or_fail("its output");
+            BufReader::new(output).read_line(&mut line).or_fail("read");
+            if is_made_again {
+                assert_eq!(line, "leased\n");
+                let taken = |path: &Path| {
+                    let opened = File::open(path).or_fail("open");
+                    Flock::lock(opened, FlockArg::LockExclusiveNonblock).is_err()
+                };
+                assert!(taken(&entry), "what has the path is not leased");
+                assert!(!taken(&host.path("away")), "what lost the path is leased");
+            } else {
+                assert_eq!(line, "", "it did not notice");
+            }
+            drop(waiting.stdin.take());
+            assert_eq!(waiting.wait().or_fail("wait").code(), Some(i32::from(!is_made_again)));
+            fs::remove_dir(host.path("away")).or_fail("remove");
+        }
+    });
+}
+
+fn has_open(process: u32, path: &Path) -> bool {
+    let listed = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    listed.into_iter().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path))
 }
