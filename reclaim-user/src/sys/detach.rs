@@ -112,3 +112,20 @@ pub fn watch_process(process: Pid) -> Result<OwnedFd, Errno> {
     // SAFETY: the kernel has just made it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_several_threads_is_not_split() {
+        let split = std::thread::spawn(|| match detach(&[]) {
+            Ok(Side::Left) => {
+                // SAFETY: it ends this process at once, which runs no test.
+                unsafe { libc::_exit(0) }
+            }
+            result => result.is_ok(),
+        });
+        assert!(!split.join().unwrap(), "what other threads hold would be held for ever");
+    }
+}

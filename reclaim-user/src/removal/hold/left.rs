@@ -191,10 +191,13 @@ fn look(placeholder: &Placeholder, same_boot: bool, user: &User) -> Place {
         Ok(found) if found.identity.inode != placeholder.directory_inode => {
             return trouble("its directory was moved, and another one has its name");
         }
-        // It made the placeholder there, so it could. What it cannot do any more nobody does for it.
-        Ok(found) if !user.rights.may_change(&found) => return trouble("its user may not change its directory"),
-        Ok(found) => found.identity,
+        Ok(found) => found,
         Err(error) => return trouble(error.desc()),
+    };
+    let remains = |name: CString, print: Print| match user.rights.may_change(&place) {
+        true => Place::Remains(path.clone(), place.identity, name, print),
+        // It made the placeholder there, so it could. What it cannot do any more nobody does for it.
+        false => trouble("its user may not change its directory"),
     };
     if let Some(temporary) = placeholder.temporary.as_ref().and_then(|name| CString::new(name.as_str()).ok()) {
         match status_at(&opened, &temporary) {
@@ -203,7 +206,7 @@ fn look(placeholder: &Placeholder, same_boot: bool, user: &User) -> Place {
                 // Its random name tells that it was to be this one, where no more was written down yet.
                 let expected = placeholder.print.unwrap_or(found_print);
                 return match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, user.id) {
-                    Left::Placeholder => Place::Remains(path, place, temporary, found_print),
+                    Left::Placeholder => remains(temporary, found_print),
                     Left::Another(_) => Place::Nothing,
                 };
             }
@@ -220,14 +223,14 @@ fn look(placeholder: &Placeholder, same_boot: bool, user: &User) -> Place {
         Ok(found) => {
             let found_print = print(&found);
             match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, user.id) {
-                Left::Placeholder => Place::Remains(path, place, name, found_print),
+                Left::Placeholder => remains(name, found_print),
                 Left::Another(why) => {
                     tracing::info!("{} is left to its owner: {why}", shown.display());
-                    after(&opened, path, &name)
+                    after(&opened, path.clone(), &name)
                 }
             }
         }
-        Err(Errno::ENOENT) => after(&opened, path, &name),
+        Err(Errno::ENOENT) => after(&opened, path.clone(), &name),
         Err(error) => trouble(error.desc()),
     }
 }
