@@ -5,8 +5,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode as FileMode;
 use nix::unistd::{Pid, Uid, chown, mkfifo};
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, forge, helper_program, manifest_of, manifests, private_host, run_to_end,
-    set_mode, wait_for_no_manifest, wait_until,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, forge, helper_program, manifest_of, manifests,
+    private_host, run_to_end, set_mode, wait_for_no_manifest, wait_until,
 };
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -117,9 +117,8 @@ fn what_a_user_emptied_stays_although_another_hold_found_it() {
             let before = manifests(&config).len();
             let held = hold.command(&["sleep", "60"]).spawn().or_fail("start a hold");
             wait_until("a manifest", LIMIT, || {
-                let names_all = |path: &PathBuf| {
-                    fs::read_to_string(path).is_ok_and(|text| text.contains("\"untouched\""))
-                };
+                let names_all =
+                    |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("\"untouched\""));
                 (manifests(&config).iter().filter(|path| names_all(path)).count() > before).then_some(())
             });
             held
@@ -184,7 +183,8 @@ fn nothing_is_made_under_names_that_reclaim_works_with() {
         host.make_dir("project/.reclaim/below");
         for bad in [".reclaim", ".reclaim/", ".reclaim/x", ".reclaim/below/x", ".reclaim/below/x/"] {
             let bad = project.join(bad);
-            let finished = reclaim.run(&["hold", "--placeholder", bad.to_str().or_fail("text"), "--", "echo", "started"]);
+            let finished =
+                reclaim.run(&["hold", "--placeholder", bad.to_str().or_fail("text"), "--", "echo", "started"]);
             assert!(finished.code() == 2 && finished.stdout.is_empty(), "{}: {finished:?}", bad.display());
         }
         assert_eq!(listed(&project.join(".reclaim/below")), [] as [PathBuf; 0]);
@@ -344,6 +344,60 @@ fn no_signal_but_the_one_that_cannot_be_heeded_ends_the_keeper() {
         assert!(alone.is_err(), "nobody leases the source");
         held.kill().and_then(|()| held.wait()).or_fail("end the hold");
         wait_until("it to go", LIMIT, || (!file.exists()).then_some(()));
+        wait_for_no_manifest(&config);
+    });
+}
+
+/// With nothing mounted, only what is written down and locked tells that somebody holds.
+#[test]
+fn a_holder_that_has_bound_nothing_yet_keeps_its_placeholders() {
+    private_host(|host| {
+        let (project, config, reclaim) = start(host);
+        let file = project.join(".env");
+        let hold = Hold::by(&reclaim).file(&file);
+        // One of them gives up all that it inherits: then the lock of what waits behind it is all there is.
+        let script = "for fd in /proc/$$/fd/*; do fd=${fd##*/}; test $fd -lt 3 || eval \"exec $fd>&-\"; done; \
+                      echo closed; sleep 60";
+        let commands: [&[&str]; 2] = [&["sleep", "60"], &["bash", "-c", script]];
+        for order in [[0, 1], [1, 0]] {
+            let mut held = order.map(|at| hold.command(commands[at]).spawn().or_fail("start a hold"));
+            wait_until("both manifests", LIMIT, || {
+                let both = manifests(&config);
+                let names = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("\".env\""));
+                (both.len() == 2 && both.iter().all(names)).then_some(())
+            });
+            std::thread::sleep(A_WHILE);
+            let made = fs::metadata(&file).or_fail("look").ino();
+            held[0].kill().and_then(|()| held[0].wait()).or_fail("end a hold");
+            std::thread::sleep(A_WHILE);
+            let finished = reclaim.run(&["sweep"]);
+            assert_eq!(fs::metadata(&file).or_fail("look").ino(), made, "somebody holds it: {finished:?}");
+            held[1].kill().and_then(|()| held[1].wait()).or_fail("end a hold");
+            wait_until("it to go", LIMIT, || (!file.exists()).then_some(()));
+            wait_for_no_manifest(&config);
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_told_of_a_manifest_keeps_its_placeholder() {
+    private_host(|host| {
+        let (project, config, reclaim) = start(host);
+        let file = host.make_file("project/.env", "");
+        let text = manifest_of(&file);
+        let inode = fs::metadata(&project).or_fail("look").ino();
+        let moved =
+            forge(&config, 0, "moved", &text.replace(&format!("\"directory_inode\":{inode}"), "\"directory_inode\":1"));
+        let finished = reclaim.run(&["sweep"]);
+        assert!(file.exists() && finished.stderr.contains("was moved"), "{finished:?}");
+        fs::remove_file(&moved).or_fail("remove");
+        // Whether its holder lives cannot be told by what is no pipe.
+        let odd = forge(&config, 0, "odd", &text);
+        fs::write(odd.with_extension("alive"), "").or_fail("write");
+        let finished = reclaim.run(&["sweep"]);
+        assert!(file.exists() && odd.exists(), "{finished:?}");
+        fs::remove_file(odd.with_extension("alive")).or_fail("remove");
+        sweep_until_gone(&reclaim, &file);
         wait_for_no_manifest(&config);
     });
 }

@@ -2,8 +2,8 @@
 
 use nix::unistd::{Gid, Uid, chown};
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, forge, manifest_of, manifests, private_host, run_to_end,
-    set_immutable, set_mode, wait_for_no_manifest, wait_until,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, forge, manifest_of, manifests, private_host,
+    run_to_end, set_immutable, set_mode, wait_for_no_manifest, wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -205,6 +205,9 @@ fn stores_that_others_could_change_are_refused() {
         set_mode(&config.holds(), 0o777);
         refused(&hold, "anybody can take others' stores away");
         set_mode(&config.holds(), 0o1777);
+        chown(&config.holds(), Some(Uid::from_raw(USER)), None).or_fail("chown");
+        refused(&hold, "user 4321");
+        chown(&config.holds(), Some(Uid::from_raw(0)), None).or_fail("chown");
         let store = config.holds().join("0");
         fs::create_dir(&store).or_fail("make a store");
         set_mode(&store, 0o755);

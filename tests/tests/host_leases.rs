@@ -1,6 +1,8 @@
 //! The examples of leases in the documentation, as they stand: each keeps an entry, and none loses one without noticing.
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use reclaim_tests::{
     ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
     wait_until,
@@ -132,17 +134,22 @@ fn hold_notices_that_a_source_was_lost_or_replaced() {
         let reclaim = Reclaim::with(&ConfigFile::write(host, [Root::of(host)]));
         for is_made_again in [false, true] {
             let entry = host.entry("lost");
-            let directory = File::open(&entry).or_fail("open");
-            let lock = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, error)| error).or_fail("lock");
-            let mut hold = Hold::by(&reclaim).source(&entry).command(&["sh", "-c", "echo leased; cat"]);
+            let hold = Hold::by(&reclaim).source(&entry).variable("RECLAIM_TEST_STOP", "lease-opened");
+            let mut hold = hold.command(&["sh", "-c", "echo leased; cat"]);
             let mut waiting = hold.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().or_fail("start a hold");
-            // It tries for the lock again and again, and has the directory open for that.
-            wait_until("it to wait for the lock", LIMIT, || has_open(waiting.id(), &entry).then_some(()));
+            // It has opened the directory and has no lock yet: the longest wait there is.
+            wait_until("it to stop", LIMIT, || is_stopped(waiting.id()).then_some(()));
             fs::rename(&entry, host.path("away")).or_fail("rename");
             if is_made_again {
                 host.entry("lost");
             }
-            drop(lock);
+            // It stops at each try.
+            wait_until("it to go on", LIMIT, || {
+                let process = Pid::from_raw(i32::try_from(waiting.id()).or_fail("a pid"));
+                let _sent = kill(process, Signal::SIGCONT);
+                std::thread::sleep(Duration::from_millis(50));
+                (!is_stopped(waiting.id())).then_some(())
+            });
             let mut line = String::new();
             let output = waiting.stdout.as_mut().or_fail("its output");
             BufReader::new(output).read_line(&mut line).or_fail("read");
@@ -164,7 +171,7 @@ fn hold_notices_that_a_source_was_lost_or_replaced() {
     });
 }
 
-fn has_open(process: u32, path: &Path) -> bool {
-    let listed = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    listed.into_iter().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path))
+fn is_stopped(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }

@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{geteuid, getpid, pipe2};
+use serde_json::Value;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -165,15 +166,21 @@ fn end(config: &Config, evidence: EvidenceChoice, alive: &mut Option<OwnedFd>, n
         // The service has to see a holder that has ended.
         *alive = None;
         // A service that ends meanwhile, or knows nothing of holds, has done nothing.
-        if client.ask(&Request::Settle {}).is_ok() {
-            return Ok(!stores.is_recorded(user, name));
+        if let Ok(answer) = client.ask(&Request::Settle {}) {
+            let results = answer.get("results").and_then(Value::as_array);
+            let is_gone = |told: &Value| {
+                let verdict = told.get("verdict").and_then(Value::as_str);
+                verdict.is_some_and(|verdict| verdict == "removed" || verdict == "absent")
+            };
+            return Ok(results.is_some_and(|told| told.iter().all(is_gone)) && !stores.is_recorded(user, name));
         }
     }
     let Some(store) = stores.of_user(user, PATIENCE)? else { return Ok(true) };
     // Under the lock of the store, so that nobody else begins with the same.
     *alive = None;
-    let _told = holds::settle_store(config, &store, &mut Prover::Alone(evidence), None)?;
-    Ok(!stores.is_recorded(user, name))
+    let told = holds::settle_store(config, &store, &mut Prover::Alone(evidence), None)?;
+    // What could not be told is in no report.
+    Ok(told.iter().all(|report| report.is_gone()) && !stores.is_recorded(user, name))
 }
 
 /// Waits for what a descriptor tells. What cannot be asked has not happened.

@@ -161,7 +161,10 @@ impl Manifest {
             }
             let name = placeholder.name.bytes()?;
             let temporary = placeholder.temporary.as_deref().map(str::as_bytes);
-            if !is_plain(&name) || is_ours(&name) || temporary.is_some_and(|name| !is_plain(name) || !name.starts_with(TEMPORARY)) {
+            if !is_plain(&name)
+                || is_ours(&name)
+                || temporary.is_some_and(|name| !is_plain(name) || !name.starts_with(TEMPORARY))
+            {
                 return Err(format!("`{}` is no name", String::from_utf8_lossy(&name).escape_debug()));
             }
         }

@@ -267,8 +267,7 @@ pub fn own_store(config: &Config, patience: Duration) -> Result<(Store, Vec<Word
     let status = store.status()?;
     let all = status.living.into_iter().chain(status.ended);
     let user = store.owner();
-    let mut known: Vec<Word> =
-        all.filter_map(|(_, manifest)| Some(Word { user, manifest: manifest.ok()? })).collect();
+    let mut known: Vec<Word> = all.filter_map(|(_, manifest)| Some(Word { user, manifest: manifest.ok()? })).collect();
     known.extend(words_elsewhere(config, user, true));
     Ok((store, known))
 }

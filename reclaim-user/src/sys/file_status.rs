@@ -57,7 +57,8 @@ fn statx(directory: i32, name: &CStr, flags: i32) -> Result<FileStatus, Errno> {
     Errno::result(result)?;
     // SAFETY: all bytes were zeroed before the call, and a statx structure holds integers only.
     let raw = unsafe { raw.assume_init() };
-    let needed = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_GID | libc::STATX_INO | libc::STATX_SIZE;
+    let needed =
+        libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_GID | libc::STATX_INO | libc::STATX_SIZE;
     if raw.stx_mask & needed != needed {
         return Err(Errno::ENODATA);
     }

@@ -131,13 +131,7 @@ impl<'w> Site<'w> {
         }
     }
 
-    fn fill(
-        &self,
-        store: &Store,
-        alive: &Alive,
-        manifest: &mut Manifest,
-        others: &[Word],
-    ) -> Result<(), HoldError> {
+    fn fill(&self, store: &Store, alive: &Alive, manifest: &mut Manifest, others: &[Word]) -> Result<(), HoldError> {
         for _ in 0..TRIES {
             match status_at(&self.directory, &self.name) {
                 Ok(found) => return self.adopt(store, alive, manifest, others, &found),

@@ -2,6 +2,7 @@
 
 use super::error::HoldError;
 use crate::model::fence::FileKind;
+use crate::removal::crash;
 use crate::sys::directory::lock_shared;
 use crate::sys::file_status::{Identity, status_of};
 use nix::errno::Errno;
@@ -31,6 +32,7 @@ pub fn lease(path: &Path) -> Result<OwnedFd, HoldError> {
             let why = "it is neither a directory nor a regular file";
             return Err(HoldError::Lost { path: path.into(), why });
         }
+        crash::step("lease-opened");
         match lock_shared(&opened) {
             Ok(()) => {
                 let now = open_source(path).and_then(identity);
