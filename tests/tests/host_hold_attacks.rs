@@ -64,11 +64,8 @@ fn a_command_is_not_started_without_somebody_who_keeps_its_hold() {
             assert!(!finished.stdout.contains("unleased"), "{outer:?}: {finished:?}");
             refused += usize::from(!finished.stdout.contains("started"));
             wait_until("nothing to be left", LIMIT, || {
-                let is_empty = || listed(&project).is_empty() && manifests(&config).is_empty();
-                if !is_empty() {
-                    let _told = reclaim.run(&["sweep"]);
-                }
-                is_empty().then_some(())
+                let _told = reclaim.run(&["sweep"]);
+                (listed(&project).is_empty() && manifests(&config).is_empty()).then_some(())
             });
             wait_for_no_manifest(&config);
         }

@@ -89,8 +89,8 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<Outcome, E
 fn put_down(context: &Context, arguments: &Arguments, wanted: &[Wanted]) -> Result<Alive, Error> {
     let config = &context.loaded.config;
     let (store, known) = holds::own_store(config, PATIENCE)?;
-    let alive = store.begin()?;
     let mut manifest = manifest(arguments)?;
+    let alive = store.begin()?;
     match hold::make(&store, &alive, &mut manifest, &known, wanted) {
         Ok(()) => Ok(alive),
         Err(error) => {
