@@ -1,7 +1,8 @@
 //! `reclaim hold`, around real sandboxes.
 
 use crate::process::wait_until;
-use crate::{Actor, ConfigFile, OrFail as _, Reclaim, helper_program, program_on_path};
+use crate::{Actor, ConfigFile, OrFail as _, Reclaim, helper_program, program_on_path, set_mode};
+use nix::unistd::{Uid, chown};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,11 +122,55 @@ pub fn manifests(config: &ConfigFile) -> Vec<PathBuf> {
 #[track_caller]
 pub fn wait_for_no_manifest(config: &ConfigFile) {
     wait_until("every hold to be brought to its end", Duration::from_secs(60), || {
-        manifests(config).is_empty().then_some(())
+        let stores = fs::read_dir(config.holds()).into_iter().flatten().flatten();
+        let left = stores.flat_map(|store| fs::read_dir(store.path()).into_iter().flatten());
+        (left.count() == 0).then_some(())
     });
-    for store in fs::read_dir(config.holds()).into_iter().flatten().flatten() {
-        let left: Vec<_> =
-            fs::read_dir(store.path()).or_fail("list a store").flatten().map(|left| left.path()).collect();
-        assert!(left.is_empty(), "a store holds {left:?}");
-    }
+}
+
+/// A manifest in the store of the user, written by hand, whose holder has ended.
+#[track_caller]
+pub fn forge(config: &ConfigFile, owner: u32, name: &str, text: &str) -> PathBuf {
+    let store = config.holds().join(owner.to_string());
+    fs::create_dir_all(&store).or_fail("make a store");
+    set_mode(&store, 0o700);
+    set_mode(&config.holds(), 0o1777);
+    chown(&store, Some(Uid::from_raw(owner)), None).or_fail("chown a store");
+    let file = store.join(format!("{name}.json"));
+    fs::write(&file, text).or_fail("write a manifest");
+    chown(&file, Some(Uid::from_raw(owner)), None).or_fail("chown a manifest");
+    file
+}
+
+/// The text of a manifest that names a file as it is now.
+#[track_caller]
+#[must_use]
+pub fn manifest_of(path: &Path) -> String {
+    use nix::sys::stat::{major, minor};
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = path.parent().or_fail("a directory");
+    let stat = fs::metadata(path).or_fail("look");
+    let nanoseconds = |time: std::time::SystemTime| {
+        time.duration_since(std::time::UNIX_EPOCH).or_fail("a time after 1970").as_nanos()
+    };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").or_fail("read the boot id");
+    serde_json::json!({
+        "version": 1,
+        "boot": boot.trim(),
+        "holder": { "pid": 1, "pid_namespace": 1, "command": "x" },
+        "placeholders": [{
+            "directory": directory,
+            "directory_inode": fs::metadata(directory).or_fail("look").ino(),
+            "name": path.file_name().or_fail("a name").to_str(),
+            "kind": if stat.is_dir() { "dir" } else { "file" },
+            "print": {
+                "device": [major(stat.dev()), minor(stat.dev())],
+                "inode": stat.ino(),
+                "birth": stat.created().ok().map(|time| nanoseconds(time) as i64),
+                "modified": nanoseconds(stat.modified().or_fail("mtime")) as i64,
+                "owner": stat.uid(),
+            },
+        }],
+    })
+    .to_string()
 }

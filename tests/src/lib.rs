@@ -35,7 +35,7 @@ pub use background::{Background, Crowd, LoopCounts};
 pub use config::{ConfigFile, Root};
 pub use fail::OrFail;
 pub use helper::helper_main;
-pub use hold::{Hold, manifests, wait_for_no_manifest};
+pub use hold::{Hold, forge, manifest_of, manifests, wait_for_no_manifest};
 pub use host::{Host, make_deep_tree, private_host, set_immutable, set_mode};
 pub use kept::Kept;
 pub use launcher::Way;

@@ -198,12 +198,32 @@ fn a_hold_lives_as_long_as_what_its_command_started() {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(left), nix::sys::signal::Signal::SIGKILL).or_fail("kill");
         wait_until_gone(&file);
         // And the other way round: a command that closes all that it inherits is waited for.
-        let script = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done; sleep 1; test -e \"$1\" && echo there";
+        let script = "for fd in /proc/$$/fd/*; do fd=${fd##*/}; \
+                      test $fd -lt 3 || eval \"exec $fd>&-\"; done; sleep 4; test -e \"$1\" && echo there";
         let path = file.display().to_string();
         let finished = run_to_end(&mut hold.command(&["bash", "-c", script, "bash", &path]), LIMIT);
         assert_eq!(finished.stdout, "there\n", "{finished:?}");
         wait_until_gone(&file);
         wait_for_no_manifest(&config);
+    });
+}
+
+#[test]
+fn a_lease_lives_as_long_as_what_its_command_started() {
+    private_host(|host| {
+        let (project, _, reclaim) = project(host);
+        let hold = Hold::by(&reclaim).source(&project);
+        let finished =
+            run_to_end(&mut hold.command(&["sh", "-c", "sleep 60 </dev/null >/dev/null 2>&1 & echo $!"]), LIMIT);
+        let left: i32 = finished.stdout.trim().parse().or_fail("read a pid");
+        let alone = || {
+            let opened = fs::File::open(&project).or_fail("open");
+            nix::fcntl::Flock::lock(opened, nix::fcntl::FlockArg::LockExclusiveNonblock).is_ok()
+        };
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!alone(), "a process that inherited the hold is there");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(left), nix::sys::signal::Signal::SIGKILL).or_fail("kill");
+        wait_until("the lease to end", LIMIT, || alone().then_some(()));
     });
 }
 

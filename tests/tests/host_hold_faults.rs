@@ -2,8 +2,8 @@
 
 use nix::unistd::{Gid, Uid, chown};
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, manifests, private_host, run_to_end, set_immutable,
-    set_mode, wait_for_no_manifest, wait_until,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, Service, forge, manifest_of, manifests, private_host,
+    run_to_end, set_immutable, set_mode, wait_for_no_manifest, wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -126,56 +126,14 @@ fn another_user_without_a_service_keeps_what_cannot_be_proved() {
     });
 }
 
-/// A manifest in the store of the user, written by hand, whose holder has ended.
-fn forge(config: &ConfigFile, owner: u32, name: &str, text: &str) -> PathBuf {
-    let store = config.holds().join(owner.to_string());
-    fs::create_dir_all(&store).or_fail("make a store");
-    set_mode(&store, 0o700);
-    set_mode(&config.holds(), 0o1777);
-    chown(&store, Some(Uid::from_raw(owner)), None).or_fail("chown a store");
-    let file = store.join(format!("{name}.json"));
-    fs::write(&file, text).or_fail("write a manifest");
-    chown(&file, Some(Uid::from_raw(owner)), None).or_fail("chown a manifest");
-    file
-}
-
-/// The text of a manifest that names a file as it is now.
-fn manifest_of(path: &Path) -> String {
-    use nix::sys::stat::{major, minor};
-    use std::os::unix::fs::MetadataExt as _;
-    let directory = path.parent().or_fail("a directory");
-    let stat = fs::metadata(path).or_fail("look");
-    let nanoseconds = |time: std::time::SystemTime| {
-        time.duration_since(std::time::UNIX_EPOCH).or_fail("a time after 1970").as_nanos()
-    };
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").or_fail("read the boot id");
-    serde_json::json!({
-        "version": 1,
-        "boot": boot.trim(),
-        "holder": { "pid": 1, "pid_namespace": 1, "command": "x" },
-        "placeholders": [{
-            "directory": directory,
-            "directory_inode": fs::metadata(directory).or_fail("look").ino(),
-            "name": path.file_name().or_fail("a name").to_str(),
-            "kind": if stat.is_dir() { "dir" } else { "file" },
-            "print": {
-                "device": [major(stat.dev()), minor(stat.dev())],
-                "inode": stat.ino(),
-                "birth": stat.created().ok().map(|time| nanoseconds(time) as i64),
-                "modified": nanoseconds(stat.modified().or_fail("mtime")) as i64,
-                "owner": stat.uid(),
-            },
-        }],
-    })
-    .to_string()
-}
-
 #[test]
 fn a_manifest_gives_leave_for_its_owners_files_alone() {
     private_host(|host| {
         let (config, reclaim) = config(host);
         let (own, others) = (host.make_file("home/own", ""), host.make_file("home/others", ""));
-        chown(&own, Some(Uid::from_raw(USER)), None).or_fail("chown");
+        for path in [&own, &host.path("home")] {
+            chown(path, Some(Uid::from_raw(USER)), None).or_fail("chown");
+        }
         forge(&config, USER, "own", &manifest_of(&own));
         forge(&config, USER, "others", &manifest_of(&others));
         // A manifest is believed as far as its owner may go: this shows that the other one is refused for its owner.
@@ -247,6 +205,9 @@ fn stores_that_others_could_change_are_refused() {
         set_mode(&config.holds(), 0o777);
         refused(&hold, "anybody can take others' stores away");
         set_mode(&config.holds(), 0o1777);
+        chown(&config.holds(), Some(Uid::from_raw(USER)), None).or_fail("chown");
+        refused(&hold, "user 4321");
+        chown(&config.holds(), Some(Uid::from_raw(0)), None).or_fail("chown");
         let store = config.holds().join("0");
         fs::create_dir(&store).or_fail("make a store");
         set_mode(&store, 0o755);

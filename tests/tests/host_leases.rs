@@ -1,8 +1,10 @@
 //! The examples of leases in the documentation, as they stand: each keeps an entry, and none loses one without noticing.
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use reclaim_tests::{
-    ConfigFile, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
     wait_until,
 };
 use std::ffi::OsString;
@@ -123,4 +125,53 @@ fn the_example_in_c() {
 #[test]
 fn the_example_in_python() {
     keeps_and_notices("python");
+}
+
+/// It looks once more when it has the lock: a path that leads nowhere ends it, one that leads elsewhere is leased there.
+#[test]
+fn hold_notices_that_a_source_was_lost_or_replaced() {
+    private_host(|host| {
+        let reclaim = Reclaim::with(&ConfigFile::write(host, [Root::of(host)]));
+        for is_made_again in [false, true] {
+            let entry = host.entry("lost");
+            let hold = Hold::by(&reclaim).source(&entry).variable("RECLAIM_TEST_STOP", "lease-opened");
+            let mut hold = hold.command(&["sh", "-c", "echo leased; cat"]);
+            let mut waiting = hold.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().or_fail("start a hold");
+            // It has opened the directory and has no lock yet: the longest wait there is.
+            wait_until("it to stop", LIMIT, || is_stopped(waiting.id()).then_some(()));
+            fs::rename(&entry, host.path("away")).or_fail("rename");
+            if is_made_again {
+                host.entry("lost");
+            }
+            // It stops at each try.
+            wait_until("it to go on", LIMIT, || {
+                let process = Pid::from_raw(i32::try_from(waiting.id()).or_fail("a pid"));
+                let _sent = kill(process, Signal::SIGCONT);
+                std::thread::sleep(Duration::from_millis(50));
+                (!is_stopped(waiting.id())).then_some(())
+            });
+            let mut line = String::new();
+            let output = waiting.stdout.as_mut().or_fail("its output");
+            BufReader::new(output).read_line(&mut line).or_fail("read");
+            if is_made_again {
+                assert_eq!(line, "leased\n");
+                let taken = |path: &Path| {
+                    let opened = File::open(path).or_fail("open");
+                    Flock::lock(opened, FlockArg::LockExclusiveNonblock).is_err()
+                };
+                assert!(taken(&entry), "what has the path is not leased");
+                assert!(!taken(&host.path("away")), "what lost the path is leased");
+            } else {
+                assert_eq!(line, "", "it did not notice");
+            }
+            drop(waiting.stdin.take());
+            assert_eq!(waiting.wait().or_fail("wait").code(), Some(i32::from(!is_made_again)));
+            fs::remove_dir(host.path("away")).or_fail("remove");
+        }
+    });
+}
+
+fn is_stopped(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }

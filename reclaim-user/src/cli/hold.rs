@@ -53,25 +53,35 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<Outcome, E
     let wanted = arguments.placeholders.iter().map(|path| Wanted::parse(path)).collect::<Result<Vec<_>, _>>()?;
     let sources = arguments.sources.iter().map(|path| hold::lease(path)).collect::<Result<Vec<_>, _>>()?;
     let process = watch_process(getpid()).map_err(|error| system("pidfd_open", error))?;
-    let (held, watched) = match wanted.is_empty() {
+    let (name, held, watched) = match wanted.is_empty() {
         // Nothing of it outlives the processes, so nothing has to be written down.
         true => {
-            pipe2(OFlag::O_CLOEXEC).map(|(watched, held)| (held, watched)).map_err(|error| system("pipe2", error))?
+            let (watched, held) = pipe2(OFlag::O_CLOEXEC).map_err(|error| system("pipe2", error))?;
+            (None, held, watched)
         }
         false => {
-            let Alive { name: _, held, watched } = put_down(context, arguments, &wanted)?;
-            (held, watched)
+            let Alive { name, held, watched } = put_down(context, arguments, &wanted)?;
+            (Some(name), held, watched)
         }
     };
     let keep = [watched.as_fd(), process.as_fd()].into_iter().chain(sources.iter().map(|source| source.as_fd()));
     let keep: Vec<_> = keep.collect();
-    match detach(&keep).map_err(|error| system("fork", error))? {
-        Side::Left => {
+    match detach(&keep) {
+        Err(error) => {
+            drop(held);
+            if let Some(name) = name
+                && let Err(left) = end(config, context.evidence, &mut Some(watched), &name)
+            {
+                tracing::warn!("what was made is left for the next pass: {}", chain(&left));
+            }
+            Err(system("fork", error))
+        }
+        Ok(Side::Left) => {
             // It is closed by now, in this process.
             std::mem::forget(held);
-            stay(config, context.evidence, watched, process, sources, !wanted.is_empty())
+            stay(config, context.evidence, watched, process, sources, name)
         }
-        Side::Origin => become_command(&held, &arguments.command),
+        Ok(Side::Origin) => become_command(&held, &arguments.command),
     }
 }
 
@@ -79,8 +89,8 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<Outcome, E
 fn put_down(context: &Context, arguments: &Arguments, wanted: &[Wanted]) -> Result<Alive, Error> {
     let config = &context.loaded.config;
     let (store, known) = holds::own_store(config, PATIENCE)?;
-    let alive = store.begin()?;
     let mut manifest = manifest(arguments)?;
+    let alive = store.begin()?;
     match hold::make(&store, &alive, &mut manifest, &known, wanted) {
         Ok(()) => Ok(alive),
         Err(error) => {
@@ -122,7 +132,7 @@ fn stay(
     watched: OwnedFd,
     process: OwnedFd,
     sources: Vec<OwnedFd>,
-    placeholders: bool,
+    name: Option<String>,
 ) -> Result<Outcome, Error> {
     // Where it was started may be unmounted meanwhile.
     let _stays = std::env::set_current_dir("/");
@@ -130,13 +140,14 @@ fn stay(
     wait(&watched, PollFlags::empty());
     drop(sources);
     drop(process);
-    if !placeholders {
-        return Ok(Outcome::Done);
-    }
+    let Some(name) = name else { return Ok(Outcome::Done) };
     let mut pauses = PAUSES.iter();
     let mut alive = Some(watched);
     loop {
-        let done = end(config, evidence, &mut alive)?;
+        let done = end(config, evidence, &mut alive, &name).unwrap_or_else(|error| {
+            tracing::warn!("{}", chain(&error));
+            false
+        });
         match pauses.next() {
             Some(pause) if !done => std::thread::sleep(*pause),
             // The next pass of anybody finds it.
@@ -145,32 +156,44 @@ fn stay(
     }
 }
 
-/// One try. Whether nothing is left that could be removed later.
-fn end(config: &Config, evidence: EvidenceChoice, alive: &mut Option<OwnedFd>) -> Result<bool, Error> {
+/// One try to bring the hold with the manifest `name` to its end. Whether nothing is left that could be removed later.
+fn end(config: &Config, evidence: EvidenceChoice, alive: &mut Option<OwnedFd>, name: &str) -> Result<bool, Error> {
     let user = geteuid().as_raw();
+    let stores = hold::Stores::of(&config.service.holds());
     if evidence == EvidenceChoice::Auto
         && let Ok(client) = Client::connect(&config.service.socket)
     {
         // The service has to see a holder that has ended.
         *alive = None;
-        let answer = client.ask(&Request::Settle {})?;
-        let results = answer.get("results").and_then(Value::as_array);
-        let verdict = |report: &Value| report.get("verdict").and_then(Value::as_str).map(str::to_owned);
-        let is_gone =
-            |report: &Value| verdict(report).is_some_and(|verdict| verdict == "removed" || verdict == "absent");
-        return Ok(results.is_some_and(|results| results.iter().all(is_gone)));
+        // A service that ends meanwhile, or knows nothing of holds, has done nothing.
+        if let Ok(answer) = client.ask(&Request::Settle {}) {
+            let results = answer.get("results").and_then(Value::as_array);
+            let is_gone = |told: &Value| {
+                let verdict = told.get("verdict").and_then(Value::as_str);
+                verdict.is_some_and(|verdict| verdict == "removed" || verdict == "absent")
+            };
+            return Ok(results.is_some_and(|told| told.iter().all(is_gone)) && !stores.is_recorded(user, name));
+        }
     }
-    let Some(store) = hold::Stores::of(&config.service.holds()).of_user(user, PATIENCE)? else { return Ok(true) };
+    let Some(store) = stores.of_user(user, PATIENCE)? else { return Ok(true) };
     // Under the lock of the store, so that nobody else begins with the same.
     *alive = None;
-    let reports = holds::settle_store(config, &store, &mut Prover::Alone(evidence), None)?;
-    Ok(reports.iter().all(|report| report.is_gone()))
+    let told = holds::settle_store(config, &store, &mut Prover::Alone(evidence), None)?;
+    // What could not be told is in no report.
+    Ok(told.iter().all(|report| report.is_gone()) && !stores.is_recorded(user, name))
 }
 
+/// Waits for what a descriptor tells. What cannot be asked has not happened.
 fn wait(descriptor: &OwnedFd, what: PollFlags) {
     let mut waits = [PollFd::new(descriptor.as_fd(), what)];
-    // A hang-up is told whether it is asked for or not.
-    while matches!(poll(&mut waits, PollTimeout::NONE), Err(Errno::EINTR)) {}
+    loop {
+        // A hang-up is told whether it is asked for or not.
+        match poll(&mut waits, PollTimeout::NONE) {
+            Ok(_) => return,
+            Err(Errno::EINTR) => {}
+            Err(_) => std::thread::sleep(PAUSES[2]),
+        }
+    }
 }
 
 fn system(call: &'static str, source: impl Into<io::Error>) -> Error {

@@ -18,6 +18,13 @@ pub(super) fn tell(output: &mut Output, service: &ServiceConfig) -> io::Result<V
     let mut fault = |message: String| faults.push(FaultReport { about: "holds".to_owned(), serious: false, message });
     let mut table = Table::new(&["HOLD OF", "PROCESS", "LIVES", "COMMAND", "PLACEHOLDERS"]);
     let mut any = false;
+    match stores.strangers() {
+        Ok(0) | Err(_) => {}
+        Ok(count) => fault(format!(
+            "{count} directories in {} are not the users' that they are named for: take them away",
+            service.holds().display()
+        )),
+    }
     for user in stores.users().unwrap_or_else(|error| {
         fault(chain(&error));
         Vec::new()

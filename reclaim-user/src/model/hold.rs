@@ -6,9 +6,12 @@
 use super::fence::{FileKind, Status, Timestamp};
 use super::id::Device;
 use super::path_text::PathArgument;
+use super::pin_set::CONDEMNED_DIRECTORY;
 use super::purge::TargetVerdict;
 use super::report::{Name, Reason};
 use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// The form of a manifest.
 const VERSION: u32 = 1;
@@ -152,10 +155,16 @@ impl Manifest {
             return Err(format!("it is of version {}, and {VERSION} is what is understood", manifest.version));
         }
         for placeholder in &manifest.placeholders {
-            placeholder.directory.path()?;
+            let directory = placeholder.directory.path()?;
+            if !is_free_of_ours(&directory) {
+                return Err(format!("{} is where reclaim works itself", directory.display()));
+            }
             let name = placeholder.name.bytes()?;
             let temporary = placeholder.temporary.as_deref().map(str::as_bytes);
-            if !is_plain(&name) || temporary.is_some_and(|name| !is_plain(name) || !name.starts_with(TEMPORARY)) {
+            if !is_plain(&name)
+                || is_ours(&name)
+                || temporary.is_some_and(|name| !is_plain(name) || !name.starts_with(TEMPORARY))
+            {
                 return Err(format!("`{}` is no name", String::from_utf8_lossy(&name).escape_debug()));
             }
         }
@@ -174,12 +183,49 @@ impl Manifest {
     /// Whether it names a file as a placeholder.
     #[must_use]
     pub fn names(&self, found: &Print, boot: &str) -> bool {
-        let same_boot = self.boot == boot;
-        self.placeholders
-            .iter()
-            .filter_map(|placeholder| placeholder.print)
-            .any(|print| print.is_same_file(found, same_boot))
+        self.print_of(found, boot).is_some()
     }
+
+    /// What it has written down of a file that it names, as the file was made.
+    #[must_use]
+    pub fn print_of(&self, found: &Print, boot: &str) -> Option<Print> {
+        let same_boot = self.boot == boot;
+        let prints = self.placeholders.iter().filter_map(|placeholder| placeholder.print);
+        let print = prints.into_iter().find(|print| print.is_same_file(found, same_boot))?;
+        // Its device is the one thing that may be called otherwise by now.
+        Some(Print { device: found.device, ..print })
+    }
+}
+
+/// A manifest, and whose word it is.
+#[derive(Clone, Debug)]
+pub struct Word {
+    /// Whose store it is in.
+    pub user: u32,
+    /// What it says.
+    pub manifest: Manifest,
+}
+
+impl Word {
+    /// What it has written down of a file, provided that it is `own`, root's, or the word of the file's owner: a user has
+    /// nobody else's file taken for a placeholder, and holds none.
+    #[must_use]
+    pub fn print_of(&self, own: u32, found: &Print, boot: &str) -> Option<Print> {
+        let counts = self.user == own || self.user == 0 || self.user == found.owner;
+        self.manifest.print_of(found, boot).filter(|_| counts)
+    }
+}
+
+/// Whether a user can take names out of a directory of this mode, owner and group. `groups`: those that the user is known
+/// to be in. Access lists are not looked at: then nobody else may, by what is asked here.
+#[must_use]
+pub fn may_change(mode: u32, owner: u32, group: u32, user: u32, groups: &[u32]) -> bool {
+    let shift = match (owner == user, groups.contains(&group)) {
+        (true, _) => 6,
+        (false, true) => 3,
+        (false, false) => 0,
+    };
+    user == 0 || (mode >> shift) & 0o3 == 0o3
 }
 
 /// What became of a placeholder whose holders have ended.
@@ -216,6 +262,18 @@ pub const TEMPORARY: &[u8] = b".reclaim-hold-";
 #[must_use]
 pub fn is_plain(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && name.len() <= 255 && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
+/// Whether reclaim gives such names itself, at whatever place it works.
+#[must_use]
+pub fn is_ours(name: &[u8]) -> bool {
+    name.strip_prefix(CONDEMNED_DIRECTORY).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"-"))
+}
+
+/// Whether a path leads through no directory in which reclaim keeps what it condemned.
+#[must_use]
+pub fn is_free_of_ours(path: &Path) -> bool {
+    !path.components().any(|part| part.as_os_str().as_bytes() == CONDEMNED_DIRECTORY)
 }
 
 /// What stands where a holder that has ended left a placeholder.

@@ -90,7 +90,7 @@ fn a_manifest_is_read_as_it_was_written_and_names_its_files() {
 
 #[test]
 fn a_manifest_whose_names_lead_elsewhere_is_refused() {
-    for name in ["", ".", "..", "a/b", "/etc", "a\0b"] {
+    for name in ["", ".", "..", "a/b", "/etc", "a\0b", ".reclaim", ".reclaim-x"] {
         let mut bad = manifest();
         bad.placeholders[0].name = PathArgument::of(name.as_bytes());
         assert!(Manifest::read(&bad.write()).is_err(), "{name:?}");
@@ -101,11 +101,48 @@ fn a_manifest_whose_names_lead_elsewhere_is_refused() {
     let mut bad = manifest();
     bad.placeholders[0].directory = PathArgument::of(b"relative");
     assert!(Manifest::read(&bad.write()).is_err());
+    let mut bad = manifest();
+    bad.placeholders[0].directory = PathArgument::of(b"/home/.reclaim/batch");
+    assert!(Manifest::read(&bad.write()).is_err(), "what lies condemned is nobody's placeholder");
+    let mut bad = manifest();
+    bad.placeholders[0].temporary = Some("own".to_owned());
+    assert!(Manifest::read(&bad.write()).is_err(), "a temporary name that could be anybody's");
     for text in [&b""[..], b"{}", b"[]", b"{\"version\":1}"] {
         assert!(Manifest::read(text).is_err());
     }
     let later = String::from_utf8(manifest().write()).expect("text").replace("\"version\": 1", "\"version\": 2");
     assert!(Manifest::read(later.as_bytes()).is_err_and(|why| why.contains("version 2")));
+}
+
+#[test]
+fn a_word_counts_for_its_own_users_files() {
+    let print = print(&status());
+    let word = |user| Word { user, manifest: manifest() };
+    for (user, own, counts) in [(1000, 0, true), (0, 1000, true), (7, 7, true), (7, 1000, false), (7, 0, false)] {
+        assert_eq!(word(user).print_of(own, &print, "boot").is_some(), counts, "{user} {own}");
+    }
+    let touched = Print { modified: Some(9), ..print };
+    assert_eq!(word(1000).print_of(0, &touched, "boot"), Some(print), "it tells the file as it was made");
+    let later = Print { device: (9, 9), ..print };
+    assert_eq!(word(1000).print_of(0, &later, "later boot"), Some(later));
+}
+
+#[test]
+fn a_directory_is_changed_by_whom_its_mode_lets() {
+    for (mode, owner, group, may) in [
+        (0o755, 5, 6, true),
+        (0o555, 5, 6, false),
+        (0o077, 5, 6, false),
+        (0o775, 1, 6, true),
+        (0o755, 1, 6, false),
+        (0o707, 1, 6, false),
+        (0o777, 1, 1, true),
+        (0o775, 1, 1, false),
+        (0o772, 1, 1, false),
+    ] {
+        assert_eq!(may_change(mode, owner, group, 5, &[6]), may, "{mode:o} {owner} {group}");
+    }
+    assert!(may_change(0, 1, 1, 0, &[]), "root may always");
 }
 
 proptest! {

@@ -20,15 +20,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// When it cannot be read.
 pub(super) fn read(file: &Path) -> io::Result<Option<Vec<u8>>> {
+    read_up_to(file, LONGEST)
+}
+
+/// The same for a file of at most so many bytes.
+///
+/// # Errors
+/// When it cannot be read, or is longer.
+pub(super) fn read_up_to(file: &Path, longest: u64) -> io::Result<Option<Vec<u8>>> {
     let opened = match open(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut text = Vec::new();
-    opened.take(LONGEST + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > LONGEST {
-        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
+    opened.take(longest + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > longest {
+        return Err(io::Error::other(format!("it is longer than {longest} bytes")));
     }
     Ok(Some(text))
 }

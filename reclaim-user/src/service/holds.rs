@@ -5,7 +5,7 @@ use super::roots::Roots;
 use crate::config::{Config, KindRule, RootConfig};
 use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
-use crate::model::hold::{Manifest, PlaceholderKind, PlaceholderReport};
+use crate::model::hold::{PlaceholderKind, PlaceholderReport, Word};
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Name;
 use crate::removal::hold::{self, HoldError, Leavings, Remains, Store, Stores};
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Name of the directories of placeholders in messages.
 const NAME: &str = "holds";
+/// Placeholders that are removed together. Each may have a directory of its own, which needs descriptors.
+const TOGETHER: usize = 32;
 
 /// Whose holds are looked at, and how long their stores may be worked on by others.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +51,16 @@ pub fn settle(
     let stores = Stores::of(&config.service.holds());
     let users = match scope.user {
         Some(user) => vec![user],
-        None => stores.users()?,
+        None => {
+            match stores.strangers()? {
+                0 => {}
+                count => tracing::warn!(
+                    "holds: {count} directories in {} are not the users' that they are named for, and are left alone",
+                    config.service.holds().display()
+                ),
+            }
+            stores.users()?
+        }
     };
     let mut reports = Vec::new();
     for user in users {
@@ -79,7 +90,7 @@ pub fn settle_store(
     prover: &mut Prover<'_>,
     stop: Option<&Arc<AtomicBool>>,
 ) -> Result<Vec<PlaceholderReport>, Error> {
-    let elsewhere = living_elsewhere(config, store.owner());
+    let elsewhere = words_elsewhere(config, store.owner(), false);
     let mut leavings = hold::left(store, &elsewhere)?;
     let mut gone = Vec::new();
     let mut reports = Vec::new();
@@ -97,7 +108,7 @@ pub fn settle_store(
             Prover::Alone(evidence) => opened.insert(roots.engine(*evidence, Span::Command)?),
         };
         if !leavings.unfinished.is_empty() {
-            bring_to_end(&mut roots, engine, &leavings.unfinished, stop);
+            bring_to_end(config, &mut roots, engine, &leavings.unfinished, stop);
             leavings = hold::left(store, &elsewhere)?;
         }
         (gone, reports) = remove(&roots, engine, &leavings.remains, stop);
@@ -108,13 +119,16 @@ pub fn settle_store(
     Ok(reports)
 }
 
-/// Manifests of living holders in the stores of others, as far as this process may read them. Whoever cannot read them is
-/// kept from removing what is theirs by its owner.
-fn living_elsewhere(config: &Config, owner: u32) -> Vec<Manifest> {
+/// Manifests in the stores of others, as far as this process may read them; `ended`: also of holders that have ended.
+/// Whoever cannot read them is kept from removing what is theirs by its owner.
+fn words_elsewhere(config: &Config, owner: u32, ended: bool) -> Vec<Word> {
     let stores = Stores::of(&config.service.holds());
     let others = stores.users().unwrap_or_default().into_iter().filter(|user| *user != owner);
-    let seen = others.flat_map(|user| stores.look(user).unwrap_or_default());
-    seen.filter(|seen| seen.is_alive).filter_map(|seen| seen.manifest.ok()).collect()
+    let seen = others.flat_map(|user| {
+        let seen = stores.look(user).unwrap_or_default();
+        seen.into_iter().filter(move |seen| ended || seen.is_alive).map(move |seen| (user, seen.manifest))
+    });
+    seen.filter_map(|(user, manifest)| Some(Word { user, manifest: manifest.ok()? })).collect()
 }
 
 fn directories(leavings: &Leavings) -> Vec<PathBuf> {
@@ -125,11 +139,23 @@ fn directories(leavings: &Leavings) -> Vec<PathBuf> {
     directories
 }
 
-/// Brings what lies condemned in these directories to its end: it gets its name back, or goes.
-fn bring_to_end(roots: &mut Roots, engine: &mut Engine, unfinished: &[PathBuf], stop: Option<&Arc<AtomicBool>>) {
-    let options = PassOptions { budget: Duration::from_secs(30), stop: stop.cloned(), ..PassOptions::default() };
+/// Brings what lies condemned in these directories to its end: it gets its name back, or goes. What lies in a root is
+/// judged by the rules of the root.
+fn bring_to_end(
+    config: &Config,
+    roots: &mut Roots,
+    engine: &mut Engine,
+    unfinished: &[PathBuf],
+    stop: Option<&Arc<AtomicBool>>,
+) {
+    let options = PassOptions {
+        budget: Duration::from_secs(30),
+        stop: stop.cloned(),
+        state_dir: Some(config.service.state_dir.clone()),
+        ..PassOptions::default()
+    };
     for directory in unfinished {
-        let Some(at) = roots.find_last(directory) else { continue };
+        let Some(at) = roots.find(directory) else { continue };
         if let Err(error) = roots.bring_to_end(at, engine, &mut RootState::default(), &options, &mut |_| {}) {
             tracing::warn!("{}: {}", directory.display(), chain(&error));
         }
@@ -146,7 +172,9 @@ fn remove(
     let depth = |remains: &Remains| remains.directory.components().count();
     let mut ends = Vec::new();
     for level in remains.chunk_by(|one, other| depth(one) == depth(other)) {
-        ends.extend(remove_together(roots, engine, level, stop));
+        for part in level.chunks(TOGETHER) {
+            ends.extend(remove_together(roots, engine, part, stop));
+        }
     }
     let is_gone = |end: &Purged| matches!(end.verdict, TargetVerdict::Removed | TargetVerdict::Absent);
     let gone = ends.iter().map(is_gone).collect();
@@ -234,11 +262,12 @@ fn purge<'r>(
 ///
 /// # Errors
 /// When it cannot be used.
-pub fn own_store(config: &Config, patience: Duration) -> Result<(Store, Vec<Manifest>), HoldError> {
+pub fn own_store(config: &Config, patience: Duration) -> Result<(Store, Vec<Word>), HoldError> {
     let store = Stores::of(&config.service.holds()).own(patience)?;
     let status = store.status()?;
     let all = status.living.into_iter().chain(status.ended);
-    let mut known: Vec<Manifest> = all.filter_map(|(_, manifest)| manifest.ok()).collect();
-    known.extend(living_elsewhere(config, store.owner()));
+    let user = store.owner();
+    let mut known: Vec<Word> = all.filter_map(|(_, manifest)| Some(Word { user, manifest: manifest.ok()? })).collect();
+    known.extend(words_elsewhere(config, user, true));
     Ok((store, known))
 }

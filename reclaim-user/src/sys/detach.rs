@@ -2,13 +2,16 @@
 #![expect(unsafe_code, reason = "fork, and closing descriptors by number, have no safe wrapper")]
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
+use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, pipe2, setsid, write};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+
+/// What the process that stays behind says once it has all that it needs.
+const READY: &[u8] = b"r";
 
 /// Which of the two processes this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +29,26 @@ pub enum Side {
 ///
 /// # Errors
 /// When this process has more than one thread, for the others would be missing in the one that stays; when the system has no
-/// room for another process.
+/// room for another process, or that one cannot stay. There is none then.
 pub fn detach(keep: &[BorrowedFd<'_>]) -> io::Result<Side> {
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("the process has more than one thread"));
     }
+    let (read, written) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: there is one thread, so no lock is held by one that will be missing.
     match unsafe { fork() }? {
-        ForkResult::Parent { child } => match waitpid(child, None)? {
-            WaitStatus::Exited(_, 0) => Ok(Side::Origin),
-            _ => Err(io::Error::other("no second process could be started")),
-        },
+        ForkResult::Parent { child } => {
+            drop(written);
+            let (ended, mut ready) = (waitpid(child, None)?, Vec::new());
+            File::from(read).read_to_end(&mut ready)?;
+            match (ended, &*ready) {
+                (WaitStatus::Exited(_, 0), READY) => Ok(Side::Origin),
+                (WaitStatus::Exited(_, 0), _) => Err(io::Error::other(
+                    "the process that was to stay behind could not: it needs /dev/null and a free descriptor",
+                )),
+                _ => Err(io::Error::other("no second process could be started")),
+            }
+        }
         ForkResult::Child => {
             let _own_session = setsid();
             // A second time, so that it is no child of the program that this process becomes.
@@ -44,8 +56,15 @@ pub fn detach(keep: &[BorrowedFd<'_>]) -> io::Result<Side> {
             let code = match unsafe { fork() } {
                 Ok(ForkResult::Child) => {
                     outlive();
-                    close_all_but(keep)?;
-                    return Ok(Side::Left);
+                    let keep = keep.iter().copied().chain([written.as_fd()]);
+                    // It is closed by then.
+                    std::mem::forget(read);
+                    let is_ready = close_all_but(keep).is_ok() && write(&written, READY) == Ok(READY.len());
+                    if is_ready {
+                        return Ok(Side::Left);
+                    }
+                    // The other one tells of it: there is one caller, and this is not the process that it started.
+                    1
                 }
                 Ok(ForkResult::Parent { .. }) => 0,
                 Err(_) => 1,
@@ -58,15 +77,16 @@ pub fn detach(keep: &[BorrowedFd<'_>]) -> io::Result<Side> {
 
 /// Whoever ends what it was started with does not mean this process, which has to outlive that.
 fn outlive() {
-    for heeded in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+    // Up to _NSIG; what cannot be ignored is refused. Children are still waited for, and a fault of its own ends it.
+    for number in (1..=64).filter(|number| *number != libc::SIGCHLD) {
         // SAFETY: no handler runs.
-        let _kept = unsafe { signal(heeded, SigHandler::SigIgn) };
+        let _before = unsafe { libc::signal(number, libc::SIG_IGN) };
     }
 }
 
 /// Closes every descriptor but these, and leads the standard streams nowhere.
-fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let keep: BTreeSet<RawFd> = keep.iter().map(|descriptor| descriptor.as_raw_fd()).collect();
+fn close_all_but<'f>(keep: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<()> {
+    let keep: BTreeSet<RawFd> = keep.map(|descriptor| descriptor.as_raw_fd()).collect();
     let listed: Vec<RawFd> =
         fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for descriptor in listed.into_iter().filter(|descriptor| *descriptor > 2 && !keep.contains(descriptor)) {
@@ -91,4 +111,21 @@ pub fn watch_process(process: Pid) -> Result<OwnedFd, Errno> {
     let descriptor = RawFd::try_from(Errno::result(result)?).map_err(|_| Errno::EBADF)?;
     // SAFETY: the kernel has just made it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_several_threads_is_not_split() {
+        let split = std::thread::spawn(|| match detach(&[]) {
+            Ok(Side::Left) => {
+                // SAFETY: it ends this process at once, which runs no test.
+                unsafe { libc::_exit(0) }
+            }
+            result => result.is_ok(),
+        });
+        assert!(!split.join().unwrap(), "what other threads hold would be held for ever");
+    }
 }

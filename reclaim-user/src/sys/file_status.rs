@@ -23,6 +23,8 @@ pub struct FileStatus {
     pub identity: Identity,
     /// What the fences look at.
     pub status: Status,
+    /// Group id.
+    pub group: u32,
     /// Number of links; 0 once it has no name any more.
     pub links: u32,
     /// The mount it was reached through; none before Linux 5.8.
@@ -55,7 +57,8 @@ fn statx(directory: i32, name: &CStr, flags: i32) -> Result<FileStatus, Errno> {
     Errno::result(result)?;
     // SAFETY: all bytes were zeroed before the call, and a statx structure holds integers only.
     let raw = unsafe { raw.assume_init() };
-    let needed = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO | libc::STATX_SIZE;
+    let needed =
+        libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_GID | libc::STATX_INO | libc::STATX_SIZE;
     if raw.stx_mask & needed != needed {
         return Err(Errno::ENODATA);
     }
@@ -84,6 +87,7 @@ fn statx(directory: i32, name: &CStr, flags: i32) -> Result<FileStatus, Errno> {
             changed: has(libc::STATX_CTIME).then(|| timestamp(raw.stx_ctime)),
             modified: has(libc::STATX_MTIME).then(|| timestamp(raw.stx_mtime)),
         },
+        group: raw.stx_gid,
         links: raw.stx_nlink,
         mount: has(libc::STATX_MNT_ID).then_some(raw.stx_mnt_id),
         mount_root: told(libc::STATX_ATTR_MOUNT_ROOT),

@@ -2,12 +2,13 @@
 
 use super::error::HoldError;
 use super::make::print;
+use super::rights::Rights;
 use super::store::{Store, names};
-use crate::model::hold::{Left, Manifest, Placeholder, PlaceholderKind, Print, judge};
+use crate::model::hold::{Left, Placeholder, PlaceholderKind, Print, Word, judge};
 use crate::removal::lock::STORE;
 use crate::removal::state_file;
 use crate::sys::directory;
-use crate::sys::file_status::{status_at, status_of};
+use crate::sys::file_status::{Identity, status_at, status_of};
 use nix::errno::Errno;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::OwnedFd;
@@ -25,6 +26,8 @@ pub struct Remains {
     pub kind: PlaceholderKind,
     /// Which file it is.
     pub print: Print,
+    /// Which directory that is, whatever paths lead to it.
+    place: Identity,
     /// The ended manifests that name it.
     manifests: Vec<usize>,
 }
@@ -55,24 +58,24 @@ enum Place {
     /// Nothing of it is there any more.
     Nothing,
     /// It lies there under this name.
-    Remains(PathBuf, CString, Print),
+    Remains(PathBuf, Identity, CString, Print),
     /// Something in its directory lies condemned, maybe this.
     Unfinished(PathBuf),
     /// It cannot be told.
     Trouble(String),
 }
 
-/// Finds what holders that have ended left in a store. `elsewhere`: manifests of living holders in other stores.
+/// Finds what holders that have ended left in a store. `elsewhere`: words of living holders in other stores.
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn left(store: &Store, elsewhere: &[Manifest]) -> Result<Leavings, HoldError> {
+pub fn left(store: &Store, elsewhere: &[Word]) -> Result<Leavings, HoldError> {
     let status = store.status()?;
     let mut leavings = Leavings::default();
-    let mut living: Vec<Manifest> = elsewhere.to_vec();
+    let mut living: Vec<Word> = elsewhere.to_vec();
     for (_, manifest) in status.living {
         match manifest {
-            Ok(manifest) => living.push(manifest),
+            Ok(manifest) => living.push(Word { user: store.owner(), manifest }),
             // It could name anything.
             Err(error) => leavings.troubles.push(format!("everything is kept: {error}")),
         }
@@ -81,13 +84,14 @@ pub fn left(store: &Store, elsewhere: &[Manifest]) -> Result<Leavings, HoldError
         return Ok(leavings);
     }
     let boot = boot().map_err(|source| HoldError::Record { path: BOOT.into(), call: "read", source })?;
+    let user = User { rights: Rights::of(store), id: store.owner() };
     for (name, manifest) in status.ended {
         let at = leavings.ended.len();
         match manifest {
             Ok(manifest) => {
                 leavings.ended.push((name, false));
                 for placeholder in &manifest.placeholders {
-                    leavings.add(at, placeholder, &living, manifest.boot == boot, &boot, store.owner());
+                    leavings.add(at, placeholder, &living, manifest.boot == boot, &boot, &user);
                 }
             }
             Err(error) => {
@@ -95,6 +99,10 @@ pub fn left(store: &Store, elsewhere: &[Manifest]) -> Result<Leavings, HoldError
                 leavings.troubles.push(error.to_string());
             }
         }
+    }
+    if let Some(more) = leavings.troubles.len().checked_sub(MOST_TOLD).filter(|more| *more > 0) {
+        leavings.troubles.truncate(MOST_TOLD);
+        leavings.troubles.push(format!("and {more} more in {}", store.path.display()));
     }
     // What lies in another placeholder goes before it.
     leavings.remains.sort_by_key(|remains| std::cmp::Reverse(remains.directory.components().count()));
@@ -112,23 +120,25 @@ impl Leavings {
         &mut self,
         manifest: usize,
         placeholder: &Placeholder,
-        living: &[Manifest],
+        living: &[Word],
         same_boot: bool,
         boot: &str,
-        owner: u32,
+        user: &User,
     ) {
-        let held = |print: &Print| living.iter().any(|manifest| manifest.names(print, boot));
-        match look(placeholder, same_boot, owner) {
+        let held = |print: &Print| living.iter().any(|word| word.print_of(user.id, print, boot).is_some());
+        match look(placeholder, same_boot, user) {
             Place::Nothing => {}
             // Whoever holds by it takes it away.
-            Place::Remains(_, _, print) if held(&print) => {}
-            Place::Remains(directory, name, print) => {
-                let known = self.remains.iter_mut().find(|known| known.name == name && known.directory == directory);
-                match known {
+            Place::Remains(_, _, _, print) if held(&print) => {}
+            Place::Remains(directory, place, name, print) => {
+                // By one path only: a directory is locked while it is worked in, whichever path leads to it.
+                let beside = self.remains.iter().find(|known| known.place == place);
+                let directory = beside.map_or(directory, |known| known.directory.clone());
+                match self.remains.iter_mut().find(|known| known.name == name && known.place == place) {
                     Some(known) => known.manifests.push(manifest),
                     None => {
                         let kind = placeholder.kind;
-                        self.remains.push(Remains { directory, name, kind, print, manifests: vec![manifest] });
+                        self.remains.push(Remains { directory, name, kind, print, place, manifests: vec![manifest] });
                     }
                 }
             }
@@ -160,7 +170,13 @@ impl Leavings {
     }
 }
 
-fn look(placeholder: &Placeholder, same_boot: bool, owner: u32) -> Place {
+/// Whose holder has ended.
+struct User {
+    rights: Rights,
+    id: u32,
+}
+
+fn look(placeholder: &Placeholder, same_boot: bool, user: &User) -> Place {
     let (path, name) = match (placeholder.directory.path(), placeholder.name.bytes().map(CString::new)) {
         (Ok(path), Ok(Ok(name))) => (path, name),
         _ => return Place::Trouble("a manifest names no path".to_owned()),
@@ -171,23 +187,34 @@ fn look(placeholder: &Placeholder, same_boot: bool, owner: u32) -> Place {
         Ok(opened) => opened,
         Err(error) => return trouble(&format!("its directory cannot be opened: {}", error.desc())),
     };
-    match status_of(&opened) {
-        Ok(found) if found.identity.inode == placeholder.directory_inode => {}
-        Ok(_) => return trouble("its directory was moved, and another one has its name"),
+    let place = match status_of(&opened) {
+        Ok(found) if found.identity.inode != placeholder.directory_inode => {
+            return trouble("its directory was moved, and another one has its name");
+        }
+        Ok(found) => found,
         Err(error) => return trouble(error.desc()),
-    }
+    };
+    let remains = |name: CString, print: Print| match user.rights.may_change(&place) {
+        true => Place::Remains(path.clone(), place.identity, name, print),
+        // It made the placeholder there, so it could. What it cannot do any more nobody does for it.
+        false => trouble("its user may not change its directory"),
+    };
     if let Some(temporary) = placeholder.temporary.as_ref().and_then(|name| CString::new(name.as_str()).ok()) {
         match status_at(&opened, &temporary) {
             Ok(found) => {
                 let found_print = print(&found);
                 // Its random name tells that it was to be this one, where no more was written down yet.
                 let expected = placeholder.print.unwrap_or(found_print);
-                return match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, owner) {
-                    Left::Placeholder => Place::Remains(path, temporary, found_print),
+                return match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, user.id) {
+                    Left::Placeholder => remains(temporary, found_print),
                     Left::Another(_) => Place::Nothing,
                 };
             }
-            Err(Errno::ENOENT) => {}
+            // It has its own name by now, unless it lies condemned under this one.
+            Err(Errno::ENOENT) => match after(&opened, path.clone(), &temporary) {
+                Place::Nothing => {}
+                unfinished => return unfinished,
+            },
             Err(error) => return trouble(error.desc()),
         }
     }
@@ -195,15 +222,15 @@ fn look(placeholder: &Placeholder, same_boot: bool, owner: u32) -> Place {
     match status_at(&opened, &name) {
         Ok(found) => {
             let found_print = print(&found);
-            match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, owner) {
-                Left::Placeholder => Place::Remains(path, name, found_print),
+            match judge(&expected, placeholder.kind, &found_print, &found.status, same_boot, user.id) {
+                Left::Placeholder => remains(name, found_print),
                 Left::Another(why) => {
                     tracing::info!("{} is left to its owner: {why}", shown.display());
-                    after(&opened, path, &name)
+                    after(&opened, path.clone(), &name)
                 }
             }
         }
-        Err(Errno::ENOENT) => after(&opened, path, &name),
+        Err(Errno::ENOENT) => after(&opened, path.clone(), &name),
         Err(error) => trouble(error.desc()),
     }
 }
@@ -225,6 +252,9 @@ fn after(directory: &OwnedFd, path: PathBuf, name: &CStr) -> Place {
         Ok(true) | Err(_) => Place::Unfinished(path),
     }
 }
+
+/// So many troubles are told one by one.
+const MOST_TOLD: usize = 16;
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 

@@ -2,7 +2,9 @@
 
 use super::error::HoldError;
 use super::store::{Alive, Store};
-use crate::model::hold::{Manifest, Placeholder, PlaceholderKind, Print, TEMPORARY, is_plain};
+use crate::model::hold::{
+    Manifest, Placeholder, PlaceholderKind, Print, TEMPORARY, Word, is_free_of_ours, is_ours, is_plain,
+};
 use crate::model::path_text::PathArgument;
 use crate::removal::crash;
 use crate::sys::directory;
@@ -44,7 +46,7 @@ impl Wanted {
             b"" => Err(refused("it names nothing")),
             b"." | b".." => Err(refused("it names a directory that is there already")),
             last if !is_plain(last) => Err(refused("its name is too long")),
-            last if last.starts_with(TEMPORARY) => Err(refused("reclaim uses such names itself")),
+            last if is_ours(last) => Err(refused("reclaim uses such names itself")),
             _ => Ok(Self { path, kind }),
         }
     }
@@ -76,7 +78,7 @@ pub fn make(
     store: &Store,
     alive: &Alive,
     manifest: &mut Manifest,
-    others: &[Manifest],
+    others: &[Word],
     wanted: &[Wanted],
 ) -> Result<(), HoldError> {
     store.write(&alive.name, manifest)?;
@@ -103,6 +105,9 @@ impl<'w> Site<'w> {
             None => Path::new("/"),
         };
         let path = std::fs::canonicalize(above).map_err(|error| fault("realpath", error))?;
+        if !is_free_of_ours(&path) {
+            return Err(HoldError::Name { path: wanted.path.clone(), why: "reclaim works in that directory itself" });
+        }
         let directory = directory::open_path(&path).map_err(|error| fault("openat2", error.into()))?;
         let status = status_of(&directory).map_err(|error| fault("statx", error.into()))?;
         let name = wanted.path.file_name().unwrap_or_default();
@@ -126,13 +131,7 @@ impl<'w> Site<'w> {
         }
     }
 
-    fn fill(
-        &self,
-        store: &Store,
-        alive: &Alive,
-        manifest: &mut Manifest,
-        others: &[Manifest],
-    ) -> Result<(), HoldError> {
+    fn fill(&self, store: &Store, alive: &Alive, manifest: &mut Manifest, others: &[Word]) -> Result<(), HoldError> {
         for _ in 0..TRIES {
             match status_at(&self.directory, &self.name) {
                 Ok(found) => return self.adopt(store, alive, manifest, others, &found),
@@ -163,16 +162,20 @@ impl<'w> Site<'w> {
         store: &Store,
         alive: &Alive,
         manifest: &mut Manifest,
-        others: &[Manifest],
+        others: &[Word],
         found: &FileStatus,
     ) -> Result<(), HoldError> {
         let print = print(found);
         let Some(kind) = PlaceholderKind::of(found.status.kind) else { return Ok(()) };
         let boot = manifest.boot.clone();
-        if manifest.names(&print, &boot) || !others.iter().any(|other| other.names(&print, &boot)) {
+        if manifest.names(&print, &boot) {
             return Ok(());
         }
-        let record = Placeholder { print: Some(print), kind, ..self.blank() };
+        // As it was made, not as it is: what somebody changed since does not become a placeholder by being found.
+        let Some(made) = others.iter().find_map(|other| other.print_of(store.owner(), &print, &boot)) else {
+            return Ok(());
+        };
+        let record = Placeholder { print: Some(made), kind, ..self.blank() };
         manifest.placeholders.push(record);
         store.write(&alive.name, manifest)
     }
@@ -289,7 +292,7 @@ mod tests {
         let parse = |text: &str| Wanted::parse(OsStr::new(text)).ok().map(|wanted| (wanted.path, wanted.kind));
         assert_eq!(parse("a/.env"), Some((PathBuf::from("a/.env"), PlaceholderKind::File)));
         assert_eq!(parse("/a/.git//"), Some((PathBuf::from("/a/.git"), PlaceholderKind::Dir)));
-        for bad in ["", "/", "//", ".", "..", "a/..", "a/.", "a/../", ".reclaim-hold-x"] {
+        for bad in ["", "/", "//", ".", "..", "a/..", "a/.", "a/../", ".reclaim-hold-x", ".reclaim", "a/.reclaim/"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
         assert_eq!(parse(&"x".repeat(256)), None);

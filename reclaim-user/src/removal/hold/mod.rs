@@ -11,6 +11,7 @@
 mod error;
 mod left;
 mod make;
+mod rights;
 mod source;
 mod store;
 

@@ -1,6 +1,8 @@
 //! Leases on sources: locked first, and then looked at once more.
 
 use super::error::HoldError;
+use crate::model::fence::FileKind;
+use crate::removal::crash;
 use crate::sys::directory::lock_shared;
 use crate::sys::file_status::{Identity, status_of};
 use nix::errno::Errno;
@@ -25,10 +27,16 @@ pub fn lease(path: &Path) -> Result<OwnedFd, HoldError> {
     let begun = Instant::now();
     loop {
         let opened = open_source(path).map_err(fault("open"))?;
+        let file = status_of(&opened).map_err(fault("statx"))?;
+        if !matches!(file.status.kind, FileKind::Directory | FileKind::File) {
+            let why = "it is neither a directory nor a regular file";
+            return Err(HoldError::Lost { path: path.into(), why });
+        }
+        crash::step("lease-opened");
         match lock_shared(&opened) {
             Ok(()) => {
                 let now = open_source(path).and_then(identity);
-                match (identity(&opened).map_err(fault("statx"))?, now) {
+                match (file.identity, now) {
                     (locked, Ok(now)) if locked == now => return Ok(opened),
                     // Another one has its name by now: that is the one to lease.
                     (_, Ok(_)) => {}

@@ -9,7 +9,7 @@ use crate::model::fence::FileKind;
 use crate::model::hold::Manifest;
 use crate::removal::state_file;
 use crate::sys::directory::{self, Names, Reader};
-use crate::sys::file_status::{status_at, status_of};
+use crate::sys::file_status::status_of;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, Flock, OFlag, open, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
@@ -22,6 +22,11 @@ use std::time::{Duration, Instant};
 
 /// Between two tries for a lock.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Longest manifest, in bytes, and most that is read of one store: they are other users' words, and need memory.
+const LONGEST: u64 = 1 << 20;
+const MOST: u64 = 32 << 20;
+/// What a manifest counts for at least.
+const LEAST: u64 = 512;
 /// How the names of manifests end.
 const MANIFEST: &str = ".json";
 /// How the names of the pipes beside them end.
@@ -105,7 +110,7 @@ impl Stores {
             Err(Errno::ENOENT) => return Ok(None),
             _ => self.open()?,
         };
-        match status_at(&base, &name) {
+        match directory::open_child(&base, &name) {
             Err(Errno::ENOENT) => Ok(None),
             _ => self.lock(&base, owner, patience).map(Some),
         }
@@ -116,17 +121,34 @@ impl Stores {
     /// # Errors
     /// When the directory cannot be read.
     pub fn users(&self) -> Result<Vec<u32>, HoldError> {
+        Ok(self.listed()?.0)
+    }
+
+    /// How many directories bear the name of a user whose they are not. Anybody may make one, so they mean nothing.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn strangers(&self) -> Result<usize, HoldError> {
+        Ok(self.listed()?.1)
+    }
+
+    fn listed(&self) -> Result<(Vec<u32>, usize), HoldError> {
         let base = match directory::open_path(&self.base) {
-            Err(Errno::ENOENT) => return Ok(Vec::new()),
+            Err(Errno::ENOENT) => return Ok((Vec::new(), 0)),
             _ => self.open()?,
         };
         let names = names(&base).map_err(|error| self.refused(error.desc().into()))?;
         let users = names.iter().filter_map(|name| {
             let text = name.to_str().ok()?;
             // Only as it is written here: `+1` and `01` are nobody's.
-            text.parse::<u32>().ok().filter(|user| user.to_string() == text)
+            let user = text.parse::<u32>().ok().filter(|user| user.to_string() == text)?;
+            // What is mounted there is not asked for anything.
+            let opened = directory::open_child(&base, name);
+            let is_own = opened.and_then(status_of).is_ok_and(|file| file.status.owner == user);
+            Some((user, is_own))
         });
-        Ok(users.collect())
+        let (own, others): (Vec<_>, Vec<_>) = users.partition(|(_, is_own)| *is_own);
+        Ok((own.into_iter().map(|(user, _)| user).collect(), others.len()))
     }
 
     /// The manifests in the store of a user. It is not locked for that: a holder that is about to write its manifest is not
@@ -135,29 +157,45 @@ impl Stores {
     /// # Errors
     /// When the caller may not read it.
     pub fn look(&self, user: u32) -> Result<Vec<Seen>, HoldError> {
-        let path = self.base.join(user.to_string());
-        let opened = directory::open_path(&path).map_err(fault(path.clone(), "open"))?;
+        let (path, base) = (self.base.join(user.to_string()), self.open()?);
+        let opened = self.open_store(&base, user)?;
         let seen = |found: Found| Some(Seen { is_alive: found.is_alive, manifest: found.manifest? });
         Ok(found(&path, opened.as_fd())?.into_iter().filter_map(seen).collect())
     }
 
-    fn lock(&self, base: &OwnedFd, owner: u32, patience: Duration) -> Result<Store, HoldError> {
+    /// Whether a manifest is still there. Not knowing counts as that.
+    #[must_use]
+    pub fn is_recorded(&self, user: u32, name: &str) -> bool {
+        let file = self.base.join(user.to_string()).join(format!("{name}{MANIFEST}"));
+        !file.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Opens the store of a user, which nobody else can change.
+    fn open_store(&self, base: &OwnedFd, owner: u32) -> Result<OwnedFd, HoldError> {
         let path = self.base.join(owner.to_string());
         let remedy = "look what it is, and move it away";
         let refused = |why: String| HoldError::Place { path: path.clone(), why, remedy };
         let name = CString::new(owner.to_string()).unwrap_or_default();
-        let mut opened = directory::open_child(base, &name).map_err(|error| refused(error.desc().into()))?;
+        let opened = directory::open_child(base, &name).map_err(|error| refused(error.desc().into()))?;
         let status = status_of(&opened).map_err(|error| refused(error.desc().into()))?.status;
         if status.owner != owner || status.mode & 0o077 != 0 {
             return Err(refused(format!("it belongs to user {} and has mode {:04o}", status.owner, status.mode)));
         }
+        Ok(opened)
+    }
+
+    fn lock(&self, base: &OwnedFd, owner: u32, patience: Duration) -> Result<Store, HoldError> {
+        let mut opened = self.open_store(base, owner)?;
+        let path = self.base.join(owner.to_string());
         let begun = Instant::now();
         loop {
             match directory::lock(opened) {
                 Ok(directory) => return Ok(Store { path, owner, directory }),
                 Err((again, Errno::EWOULDBLOCK)) if begun.elapsed() < patience => opened = again,
                 Err((_, Errno::EWOULDBLOCK)) => return Err(HoldError::Busy { path }),
-                Err((_, error)) => return Err(refused(error.desc().into())),
+                Err((_, source)) => {
+                    return Err(HoldError::Record { path, call: "flock", source: source.into() });
+                }
             }
             std::thread::sleep(PAUSE);
         }
@@ -197,6 +235,11 @@ impl Store {
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.owner
+    }
+
+    /// Its group, which is the one that its owner makes files with.
+    pub(super) fn group(&self) -> Option<u32> {
+        status_of(self.directory.as_fd()).ok().map(|file| file.group)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -274,6 +317,7 @@ impl Store {
     /// When the store cannot be listed.
     pub fn status(&self) -> Result<StoreStatus, HoldError> {
         let mut status = StoreStatus::default();
+        self.clear()?;
         for Found { name, is_alive, manifest } in found(&self.path, self.directory.as_fd())? {
             match (is_alive, manifest) {
                 (true, Some(manifest)) => status.living.push((name, manifest)),
@@ -284,6 +328,17 @@ impl Store {
             }
         }
         Ok(status)
+    }
+
+    /// Takes away what whoever died while it wrote a manifest left: nobody else writes, for the store is locked.
+    fn clear(&self) -> Result<(), HoldError> {
+        let listed = directory::open_child(self.directory.as_fd(), c".").and_then(|fresh| names(&fresh));
+        let half = |name: &CString| name.as_bytes().starts_with(b".") && name.to_string_lossy().contains(".json.");
+        for name in listed.map_err(fault(self.path.clone(), "getdents64"))?.iter().filter(|name| half(name)) {
+            let shown = name.to_string_lossy();
+            directory::remove_file(self.directory.as_fd(), name).map_err(self.fault(&shown, "unlinkat"))?;
+        }
+        Ok(())
     }
 }
 
@@ -320,19 +375,33 @@ fn found(path: &Path, store: BorrowedFd<'_>) -> Result<Vec<Found>, HoldError> {
     let mut known: Vec<&str> = pipes.chain(manifests).filter(|name| !name.starts_with('.')).collect();
     known.sort_unstable();
     known.dedup();
-    let found = known.into_iter().map(|name| {
+    let mut left = MOST;
+    let mut all = Vec::new();
+    for name in known {
         // Its life first: whoever is dead by then writes nothing any more.
         let is_alive = is_alive(store, name);
         let own = format!("{name}{MANIFEST}");
         let unread = |why: String| HoldError::Manifest { path: path.join(&own), why };
-        let manifest = match state_file::read(&file(store, &own)) {
+        let manifest = match state_file::read_up_to(&file(store, &own), LONGEST) {
             Ok(None) => None,
-            Ok(Some(text)) => Some(Manifest::read(&text).map_err(unread)),
-            Err(error) => Some(Err(unread(error.to_string()))),
+            Ok(Some(text)) if (text.len() as u64).max(LEAST) > left => {
+                // Any of those that follow could be that of a living holder.
+                let why = format!("it and others beside it hold more than {MOST} bytes");
+                all.push(Found { name: name.to_owned(), is_alive: true, manifest: Some(Err(unread(why))) });
+                break;
+            }
+            Ok(Some(text)) => {
+                left -= (text.len() as u64).max(LEAST);
+                Some(Manifest::read(&text).map_err(unread))
+            }
+            Err(error) => {
+                left = left.saturating_sub(LEAST);
+                Some(Err(unread(error.to_string())))
+            }
         };
-        Found { name: name.to_owned(), is_alive, manifest }
-    });
-    Ok(found.collect())
+        all.push(Found { name: name.to_owned(), is_alive, manifest });
+    }
+    Ok(all)
 }
 
 /// Whether anybody holds the lock on the pipe of a manifest. One that cannot be told counts as living.

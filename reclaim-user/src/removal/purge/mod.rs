@@ -22,6 +22,7 @@ use super::place::Root;
 use super::words::Words;
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::EvidenceSource;
+use crate::model::fence::FileKind;
 use crate::model::hold::Print;
 use crate::model::id::Location;
 use crate::model::pin::Pin;
@@ -61,10 +62,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether what was found under its name is meant.
+    /// Whether what was found under its name is meant. A file whose contents were touched since is not; a directory may
+    /// have been worked in.
     fn means(&self, found: &FileStatus) -> bool {
         let print = Print::of(found.identity.device, found.identity.inode, &found.status);
-        self.only.is_none_or(|only| only.is_same_file(&print, true))
+        let is_untouched = |only: &Print| found.status.kind == FileKind::Directory || only.modified == print.modified;
+        self.only.is_none_or(|only| only.is_same_file(&print, true) && is_untouched(&only))
     }
 }
 

@@ -210,7 +210,7 @@ impl Work<'_, '_> {
         // Its number alone could have gone to another file between the first look and the rename.
         if !status_at(&batch.directory, condemned.stored()).is_ok_and(|found| target.means(&found)) {
             self.hands[index] = Hand::Taken(condemned);
-            let detail = Some("another file came to have its name".to_owned());
+            let detail = Some("another file came to have its name, or somebody changed it".to_owned());
             return Some((index, Denied { reason: Reason::Failed, pins: Vec::new(), detail }));
         }
         match confirm(&target.rules, &mut open.examiner, batch, condemned, proof) {

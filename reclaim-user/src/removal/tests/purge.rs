@@ -1,14 +1,17 @@
 //! What happens to the targets of a purge between their first proof and their end.
 
 use super::support::{Evidence, Room, Sandbox, condemned, names};
-use crate::config::{RemoveRule, RootConfig};
+use crate::config::{KindRule, RemoveRule, RootConfig};
 use crate::evidence::source::Settled;
 use crate::model::coverage::Reach;
+use crate::model::hold::Print;
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Reason;
 use crate::removal::{PurgeOptions, Purged, RemovalError, Site, Target, purge};
+use crate::sys::file_status::status_at;
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -193,5 +196,54 @@ fn what_cannot_be_removed_stays_condemned_and_is_told() {
                 .any(|batch| room.entry(".reclaim").join(batch).join(name).exists());
         assert_eq!(is_left, purged.verdict == TargetVerdict::Failed, "{name}: {purged:?}");
         assert!(!room.entry(name).exists());
+    }
+}
+
+/// A purge of the one file that is written down, while others act.
+fn purge_only(change_before: bool, act: fn(&Path)) -> (Purged, PathBuf) {
+    let room = Room::new();
+    let file = room.entry("a");
+    fs::write(&file, "").unwrap();
+    let found = status_at(File::open(room.root()).unwrap(), c"a").unwrap();
+    let only = Some(Print::of(found.identity.device, found.identity.inode, &found.status));
+    let mut evidence = Evidence::of(&room);
+    // Times of files go in steps.
+    std::thread::sleep(Duration::from_millis(20));
+    let of = file.clone();
+    match change_before {
+        true => act(&file),
+        false => evidence.while_asked = Some(Box::new(move || act(&of))),
+    }
+    let location = evidence.location.clone();
+    let path = room.root();
+    let site = Site { path: &path, index: 0, location: Some(&location) };
+    let rules = RootConfig { kind: KindRule::Any, ..room.rules() };
+    let target = Target { site: 0, name: c"a".into(), rules, only };
+    let purged = purge(&[site], &[target], &mut evidence, &options(), &mut |_| {}).unwrap().remove(0);
+    assert_eq!(file.exists(), purged.verdict != TargetVerdict::Removed, "{purged:?}");
+    // It goes with the room.
+    (purged, file)
+}
+
+fn touch(file: &Path) {
+    fs::write(file, "mine").unwrap();
+    fs::write(file, "").unwrap();
+}
+
+fn replace(file: &Path) {
+    fs::rename(file, file.with_file_name("aside")).unwrap();
+    fs::write(file, "").unwrap();
+}
+
+#[test]
+fn only_the_file_that_is_meant_goes_and_only_as_it_was() {
+    let (purged, _) = purge_only(true, |_| {});
+    assert_eq!(purged.verdict, TargetVerdict::Removed, "{purged:?}");
+    for change in [touch, replace] {
+        let (before, _) = purge_only(true, change);
+        assert_eq!(before.verdict, TargetVerdict::Absent, "{before:?}");
+        // Between the first look and the rename.
+        let (between, _) = purge_only(false, change);
+        assert_eq!((between.verdict, between.reason), refused(Reason::Failed), "{between:?}");
     }
 }
