@@ -15,9 +15,9 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use reclaim_ebpf::walk_abi::{
-    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BROKEN, WALK_DEPTH, WALK_DETACHED, WALK_DONE,
-    WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS, WALK_SOURCE, WALK_STEPS,
-    WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BROKEN, WALK_COUNTED, WALK_DEPTH, WALK_DETACHED,
+    WALK_DONE, WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS, WALK_SOURCE,
+    WALK_STEPS, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 
 use crate::kernel::{read, unknown_zero};
@@ -243,9 +243,9 @@ fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
     // SAFETY: the value of a map that lives as long as the program; one walk runs at a time.
     let walk = unsafe { &mut *walk };
     if walk.records >= walk.capacity {
-        // Counted, so that room for all can be made at once.
+        // Counted, so that room for all can be made at once; not to the end where there are many times as many.
         walk.records += 1;
-        return Ok(());
+        return if walk.records / WALK_COUNTED >= walk.capacity { Err(WALK_FULL) } else { Ok(()) };
     }
     let record = WALK_OUTPUT.get_ptr_mut(walk.records).ok_or(WALK_FULL)?;
     let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;

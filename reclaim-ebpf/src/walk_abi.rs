@@ -21,6 +21,8 @@ pub const WALK_BASE_WORDS: usize = 2;
 pub const WALK_ALL: u64 = u64::MAX;
 /// Records that the object has room for unless userspace makes more.
 pub const WALK_RECORDS: u32 = 1024;
+/// How many times as many records as there is room for are counted before a walk ends.
+pub const WALK_COUNTED: u32 = 8;
 /// Steps of one walk: mounts of the file system and mounts on them. More than any kernel allows a namespace by default,
 /// and the most that `bpf_loop` takes.
 pub const WALK_STEPS: u32 = 1 << 23;
@@ -37,7 +39,7 @@ pub const WALK_DONE: u32 = 1;
 pub const WALK_NO_FILE: u32 = 2;
 /// The list changed under the walk: a link was poisoned, or led elsewhere.
 pub const WALK_BROKEN: u32 = 3;
-/// It came to the end of the list, and there are more records than there is room for: as many as are told.
+/// There are more records than there is room for: as many as are told, or [`WALK_COUNTED`] times the room and more.
 pub const WALK_FULL: u32 = 4;
 /// More steps, or deeper places, than the bounds allow.
 pub const WALK_TOO_LONG: u32 = 5;
@@ -66,7 +68,7 @@ pub struct WalkState {
     pub children: u64,
     /// Room for records.
     pub capacity: u32,
-    /// Records written; with [`WALK_FULL`], those that there would be with room for them.
+    /// Records written; with [`WALK_FULL`], those that there would be with room for them, as far as they were counted.
     pub records: u32,
     /// One of the `WALK_*` outcomes.
     pub outcome: u32,

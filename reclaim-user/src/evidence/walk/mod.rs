@@ -19,9 +19,10 @@ use aya::{Ebpf, EbpfError};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use reclaim_ebpf::walk_abi::{
-    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BASES_MAP, WALK_BROKEN, WALK_DETACHED, WALK_DONE,
-    WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP, WALK_PROGRAM, WALK_RECORDS,
-    WALK_SOURCE, WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BASES_MAP, WALK_BROKEN, WALK_COUNTED,
+    WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_GLOBAL, WALK_NAME, WALK_NO_FILE, WALK_OUTPUT_MAP,
+    WALK_PROGRAM, WALK_RECORDS, WALK_SOURCE, WALK_STATE_MAP, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout,
+    WalkRecord, WalkState,
 };
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -207,8 +208,13 @@ impl Walker {
                 WALK_DONE => return self.read(),
                 WALK_FULL if self.room < RECORDS_MOST => {
                     let records = high(self.state.load(2));
-                    // Somewhat more: there may be more by the next try.
-                    let room = records.saturating_add(records / 8).saturating_add(self.room).min(RECORDS_MOST);
+                    let room = match records / WALK_COUNTED >= self.room {
+                        // Not counted to the end.
+                        true => records.saturating_mul(WALK_COUNTED),
+                        // Somewhat more: there may be more by the next try.
+                        false => records.saturating_add(records / 8).saturating_add(self.room),
+                    };
+                    let room = room.min(RECORDS_MOST);
                     *self = Self::with(self.layout, room)?;
                     self.look_for(directories)?;
                 }
