@@ -68,6 +68,12 @@ fn dies_at_every_step(host: &Host, by: By) {
         }
         mend(host, &config, &reclaim, by);
     }
+    // A directory has a name of its own from the start, and is recorded twice.
+    let hold = Hold::by(&reclaim).directory(&project.join(".git"));
+    let finished = run_to_end(&mut hold.variable("RECLAIM_TEST_CRASH", "hold-made").command(&["true"]), LIMIT);
+    assert_eq!(finished.status.code(), None, "{finished:?}");
+    assert_eq!(listed(&project), [project.join(".git")]);
+    mend(host, &config, &reclaim, by);
 }
 
 #[test]
