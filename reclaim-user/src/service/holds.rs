@@ -204,7 +204,10 @@ fn remove_together(
     remains: &[Remains],
     stop: Option<&Arc<AtomicBool>>,
 ) -> Vec<Purged> {
-    let mut ends: Vec<Option<Purged>> = remains.iter().map(|_| None).collect();
+    let unplaced = || Purged::undone("its directory could not be looked at before".to_owned());
+    let is_placed = |remains: &Remains| roots.find_last(&remains.directory).is_some();
+    let mut ends: Vec<Option<Purged>> =
+        remains.iter().map(|remains| if is_placed(remains) { None } else { Some(unplaced()) }).collect();
     loop {
         let open: Vec<usize> = (0..remains.len()).filter(|at| ends[*at].is_none()).collect();
         if open.is_empty() {
