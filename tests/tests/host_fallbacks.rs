@@ -212,7 +212,11 @@ fn sweep_as_claimed<S: AsRef<Path>>(subject: &mut Subject, kernel: Kernel, stale
         for entry in live.iter().map(AsRef::as_ref) {
             assert!(entry.is_dir(), "{} is relied on and has gone: {pass:?}", entry.display());
         }
-        assert_eq!(pass.evidence, kernel.evidence(), "{pass:?}");
+        // What confirms is told once there was something to confirm: where a namespace that is going cannot be read, a pass
+        // may find nothing that it could prove.
+        if pass.candidates > 0 {
+            assert_eq!(pass.evidence, kernel.evidence(), "{pass:?}");
+        }
         if !kernel.sees_kept_namespaces() {
             assert!(!pass.complete && pass.gaps.contains_key("namespaces-unlisted"), "{pass:?}");
         }

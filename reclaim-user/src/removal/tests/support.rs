@@ -1,6 +1,6 @@
 //! A tmpfs of its own for each test, evidence from a small scanner of /proc, and sandboxes as child processes.
 
-use crate::config::{KindRule, RemoveRule, RootConfig};
+use crate::config::RootConfig;
 use crate::evidence::references::Finder;
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled, View};
 use crate::model::coverage::{Coverage, Identities};
@@ -64,24 +64,7 @@ impl Room {
     }
 
     pub(in crate::removal) fn rules(&self) -> RootConfig {
-        RootConfig {
-            name: "test".into(),
-            path: self.root(),
-            owner: None,
-            pattern: None,
-            kind: KindRule::Any,
-            mode: None,
-            min_age: Duration::ZERO,
-            backstop: None,
-            retain: None,
-            retain_from: None,
-            remove: RemoveRule::Empty,
-            pile: None,
-            once: false,
-            leases: true,
-            command: None,
-            claims: None,
-        }
+        RootConfig::without_fences("test".into(), self.root())
     }
 
     /// Names of the root, sorted.
