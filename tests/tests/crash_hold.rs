@@ -146,3 +146,35 @@ fn the_end_of_a_hold_that_dies_half_way_is_brought_to_its_end() {
         }
     });
 }
+
+#[test]
+fn what_becomes_somebody_elses_at_the_last_moment_stays() {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::{Uid, chown};
+    let replace = |file: &Path| {
+        fs::remove_file(file).or_fail("remove");
+        fs::write(file, "").or_fail("make it again");
+    };
+    let give_away = |file: &Path| chown(file, Some(Uid::from_raw(4321)), None).or_fail("chown");
+    for change in [replace as fn(&Path), give_away] {
+        private_host(move |host| {
+            let (project, config, reclaim) = start(host);
+            let file = project.join(".env");
+            let dying = Hold::by(&reclaim).file(&file).variable("RECLAIM_TEST_CRASH", "hold-made");
+            assert_eq!(run_to_end(&mut dying.command(&["true"]), LIMIT).status.code(), None);
+            let stopping = reclaim.clone().variable("RECLAIM_TEST_STOP", "purge-begins");
+            let mut sweep = stopping.command(&["sweep"]).spawn().or_fail("start a pass");
+            let pid = Pid::from_raw(i32::try_from(sweep.id()).or_fail("a pid"));
+            wait_until("it to come to the removal", LIMIT, || is_stopped(pid).then_some(()));
+            change(&file);
+            kill(pid, Signal::SIGCONT).or_fail("let it go on");
+            wait_until("the pass to end", LIMIT, || sweep.try_wait().or_fail("wait"));
+            assert!(file.exists(), "it was judged before it became somebody else's");
+            wait_until("the manifest to be done with", LIMIT, || {
+                let _told = reclaim.run(&["sweep"]);
+                manifests(&config).is_empty().then_some(())
+            });
+            assert!(file.exists(), "it is somebody else's");
+        });
+    }
+}

@@ -15,6 +15,7 @@ mod together;
 pub use find::entries_of;
 
 use super::confirm::Denied;
+use super::crash;
 use super::error::RemovalError;
 use super::examine::Examiner;
 use super::lock::{NoStore, Store};
@@ -146,6 +147,7 @@ pub fn purge<E: EvidenceSource>(
     options: &PurgeOptions,
     between: &mut dyn FnMut(&mut E),
 ) -> Result<Vec<Purged>, RemovalError> {
+    crash::step("purge-begins");
     let mut open = Vec::new();
     for (at, site) in sites.iter().enumerate() {
         open.push(Open::new(*site, targets.iter().filter(|target| target.site == at), options)?);
