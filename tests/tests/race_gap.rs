@@ -53,7 +53,8 @@ fn stopped_in_a_storm(host: &Host, evidence: &'static str) {
         assert_eq!(verdict(&mut connection, pinned), "pinned");
     }
     let at_first = ask_status(&reclaim);
-    assert_eq!(number(&at_first, "lost"), 0, "{at_first}");
+    // Another reclaim that comes or goes makes fexit miss a return now and then, which counts as lost.
+    let lost_before = number(&at_first, "lost");
     let baselines = number(&at_first, "baselines");
 
     service.signal(Signal::SIGSTOP);
@@ -66,7 +67,7 @@ fn stopped_in_a_storm(host: &Host, evidence: &'static str) {
     // Nobody has asked about an entry yet, so no fresh evidence is taken: the claim is lowered as soon as loss is known.
     let status = wait_until("the loss to be shown", Duration::from_secs(20), || {
         let status = ask_status(&reclaim);
-        (number(&status, "lost") > 0).then_some(status)
+        (number(&status, "lost") > lost_before).then_some(status)
     });
     let lost = number(&status, "lost");
     assert_eq!(number(&status, "baselines"), baselines, "{status}");
