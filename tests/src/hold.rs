@@ -2,7 +2,8 @@
 
 use crate::process::wait_until;
 use crate::{Actor, ConfigFile, OrFail as _, Reclaim, helper_program, program_on_path, set_mode};
-use nix::unistd::{Uid, chown};
+use nix::sys::stat::Mode;
+use nix::unistd::{Uid, chown, mkfifo};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,6 +140,12 @@ pub fn forge(config: &ConfigFile, owner: u32, name: &str, text: &str) -> PathBuf
     let file = store.join(format!("{name}.json"));
     fs::write(&file, text).or_fail("write a manifest");
     chown(&file, Some(Uid::from_raw(owner)), None).or_fail("chown a manifest");
+    // Nobody has it locked, so its holder has ended.
+    let pipe = file.with_extension("alive");
+    if !pipe.exists() {
+        mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).or_fail("mkfifo");
+        chown(&pipe, Some(Uid::from_raw(owner)), None).or_fail("chown a pipe");
+    }
     file
 }
 

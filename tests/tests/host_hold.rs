@@ -176,9 +176,48 @@ fn the_command_is_this_process_with_its_code_and_streams() {
         let finished = run_to_end(&mut hold.command(&["sh", "-c", "kill -TERM $$"]), LIMIT);
         assert_eq!(finished.status.code(), None, "it died by the signal: {finished:?}");
         // Whoever waits for all of its children has none that it did not start.
-        let script = "sleep 0.01 & wait; ps -o pid= --ppid $$ | grep -v \"^ *$$\" | wc -l";
-        let finished = run_to_end(&mut hold.command(&["sh", "-c", script]), LIMIT);
-        assert!(finished.code() == 0, "{finished:?}");
+        let mut held = hold.command(&["sleep", "60"]).spawn().or_fail("start a hold");
+        wait_until("the command", LIMIT, || (command_of(held.id()) == "sleep").then_some(()));
+        assert_eq!(children_of(held.id()), Vec::<u32>::new(), "the command has a child that it did not start");
+        held.kill().and_then(|()| held.wait()).or_fail("end the hold");
+        wait_for_no_manifest(&config);
+    });
+}
+
+fn command_of(process: u32) -> String {
+    fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Processes whose parent this is.
+fn children_of(process: u32) -> Vec<u32> {
+    let listed = fs::read_dir("/proc").or_fail("list /proc").flatten();
+    let processes = listed.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |process: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    processes.filter(|child| parent(child) == Some(process)).collect()
+}
+
+#[test]
+fn a_keep_holds_a_placeholder_too() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host).text("kind", "file").text("min_age", "1h")]);
+        let reclaim = Reclaim::with(&config);
+        let file = host.root().join(".env");
+        let dying = Hold::by(&reclaim).file(&file).variable("RECLAIM_TEST_CRASH", "hold-made");
+        assert_eq!(run_to_end(&mut dying.command(&["true"]), LIMIT).status.code(), None);
+        let path = file.to_str().or_fail("text");
+        assert_eq!(reclaim.run(&["keep", path, "--for", "1h"]).code(), 0);
+        for _ in 0..2 {
+            let _told = reclaim.sweep();
+            assert!(file.exists(), "its owner keeps it");
+        }
+        assert_eq!(reclaim.run(&["unkeep", path]).code(), 0);
+        wait_until("it to go once nobody keeps it", LIMIT, || {
+            let _told = reclaim.sweep();
+            file.symlink_metadata().is_err().then_some(())
+        });
         wait_for_no_manifest(&config);
     });
 }

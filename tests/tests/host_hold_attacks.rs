@@ -209,8 +209,6 @@ fn root_removes_nothing_for_a_user_where_that_user_could_not() {
 /// A manifest of a user whose holder lives for as long as what is returned.
 fn forge_living(config: &ConfigFile, owner: u32, text: &str) -> [Flock<File>; 1] {
     let alive = forge(config, owner, "living", text).with_extension("alive");
-    mkfifo(&alive, FileMode::S_IRUSR | FileMode::S_IWUSR).or_fail("mkfifo");
-    chown(&alive, Some(Uid::from_raw(owner)), None).or_fail("chown");
     let flags = nix::libc::O_NONBLOCK;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(&alive).or_fail("open a pipe");
     [Flock::lock(opened, FlockArg::LockSharedNonblock).map_err(|(_, error)| error).or_fail("lock")]
@@ -390,10 +388,12 @@ fn what_cannot_be_told_of_a_manifest_keeps_its_placeholder() {
         fs::remove_file(&moved).or_fail("remove");
         // Whether its holder lives cannot be told by what is no pipe.
         let odd = forge(&config, 0, "odd", &text);
+        fs::remove_file(odd.with_extension("alive")).or_fail("remove");
         fs::write(odd.with_extension("alive"), "").or_fail("write");
         let finished = reclaim.run(&["sweep"]);
         assert!(file.exists() && odd.exists(), "{finished:?}");
         fs::remove_file(odd.with_extension("alive")).or_fail("remove");
+        forge(&config, 0, "odd", &text);
         sweep_until_gone(&reclaim, &file);
         wait_for_no_manifest(&config);
     });

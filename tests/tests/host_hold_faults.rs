@@ -173,6 +173,58 @@ fn what_holds_a_manifest_that_says_nothing_keeps_everything() {
 }
 
 #[test]
+fn what_another_users_word_could_name_is_kept_while_it_cannot_be_read() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        host.make_dir("home");
+        chown(&host.path("home"), Some(Uid::from_raw(USER)), None).or_fail("chown");
+        let own = host.make_file("home/own", "");
+        chown(&own, Some(Uid::from_raw(USER)), None).or_fail("chown");
+        // Root holds by something, and could hold by this: nothing is bound yet that would show it.
+        let project = host.make_dir("project");
+        let mut held = Hold::by(&reclaim).file(&project.join("x")).command(&["sleep", "60"]).spawn().or_fail("hold");
+        wait_until("the placeholder", LIMIT, || project.join("x").exists().then_some(()));
+        let [manifest] = <[PathBuf; 1]>::try_from(manifests(&config)).ok().or_fail("one manifest");
+        let text = fs::read(&manifest).or_fail("read");
+        fs::write(&manifest, "garbage").or_fail("spoil it");
+        let ended = forge(&config, USER, "own", &manifest_of(&own));
+        let finished = reclaim.run(&["sweep"]);
+        assert!(own.exists() && ended.exists(), "{finished:?}");
+        assert!(finished.stderr.contains("what another user holds by cannot be read"), "{finished:?}");
+        fs::write(&manifest, text).or_fail("mend it");
+        wait_until("it to go once that can be read", LIMIT, || {
+            let _told = reclaim.run(&["sweep"]);
+            own.symlink_metadata().is_err().then_some(())
+        });
+        held.kill().and_then(|()| held.wait()).or_fail("end the hold");
+        wait_for_no_manifest(&config);
+    });
+}
+
+#[test]
+fn whose_pipe_is_gone_may_live_until_the_next_boot() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let file = host.make_dir("project").join(".env");
+        let mut held = Hold::by(&reclaim).file(&file).command(&["sleep", "60"]).spawn().or_fail("hold");
+        wait_until("the placeholder", LIMIT, || file.exists().then_some(()));
+        let [manifest] = <[PathBuf; 1]>::try_from(manifests(&config)).ok().or_fail("one manifest");
+        fs::remove_file(manifest.with_extension("alive")).or_fail("take its pipe away");
+        let _told = reclaim.run(&["sweep"]);
+        assert!(file.exists() && manifest.exists(), "its holder lives, and no lock can tell");
+        held.kill().and_then(|()| held.wait()).or_fail("end the hold");
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").or_fail("read the boot id");
+        let text = fs::read_to_string(&manifest).or_fail("read");
+        fs::write(&manifest, text.replace(boot.trim(), "an-earlier-boot")).or_fail("make it one of an earlier boot");
+        wait_until("it to go", LIMIT, || {
+            let _told = reclaim.run(&["sweep"]);
+            file.symlink_metadata().is_err().then_some(())
+        });
+        wait_for_no_manifest(&config);
+    });
+}
+
+#[test]
 fn manifests_whose_holder_has_ended_harm_nothing_whatever_they_say() {
     private_host(|host| {
         let (config, reclaim) = config(host);

@@ -202,8 +202,8 @@ impl Manifest {
 pub struct Word {
     /// Whose store it is in.
     pub user: u32,
-    /// What it says.
-    pub manifest: Manifest,
+    /// What it says; none when that cannot be read, and then it could name anything.
+    pub manifest: Option<Manifest>,
 }
 
 impl Word {
@@ -211,8 +211,17 @@ impl Word {
     /// nobody else's file taken for a placeholder, and holds none.
     #[must_use]
     pub fn print_of(&self, own: u32, found: &Print, boot: &str) -> Option<Print> {
-        let counts = self.user == own || self.user == 0 || self.user == found.owner;
-        self.manifest.print_of(found, boot).filter(|_| counts)
+        self.manifest.as_ref()?.print_of(found, boot).filter(|_| self.counts(own, found))
+    }
+
+    /// Whether it could name a file and nobody can read whether it does.
+    #[must_use]
+    pub fn is_silent_on(&self, own: u32, found: &Print) -> bool {
+        self.manifest.is_none() && self.counts(own, found)
+    }
+
+    fn counts(&self, own: u32, found: &Print) -> bool {
+        self.user == own || self.user == 0 || self.user == found.owner
     }
 }
 

@@ -117,9 +117,14 @@ fn a_manifest_whose_names_lead_elsewhere_is_refused() {
 #[test]
 fn a_word_counts_for_its_own_users_files() {
     let print = print(&status());
-    let word = |user| Word { user, manifest: manifest() };
+    let word = |user| Word { user, manifest: Some(manifest()) };
     for (user, own, counts) in [(1000, 0, true), (0, 1000, true), (7, 7, true), (7, 1000, false), (7, 0, false)] {
         assert_eq!(word(user).print_of(own, &print, "boot").is_some(), counts, "{user} {own}");
+    }
+    let silent = |user| Word { user, manifest: None };
+    for (user, own, counts) in [(1000, 0, true), (0, 1000, true), (7, 7, true), (7, 1000, false), (7, 0, false)] {
+        assert_eq!(silent(user).is_silent_on(own, &print), counts, "{user} {own}");
+        assert!(silent(user).print_of(own, &print, "boot").is_none() && !word(user).is_silent_on(own, &print));
     }
     let touched = Print { modified: Some(9), ..print };
     assert_eq!(word(1000).print_of(0, &touched, "boot"), Some(print), "it tells the file as it was made");

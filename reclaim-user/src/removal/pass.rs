@@ -13,7 +13,7 @@ use super::place::Root;
 use super::report::{Claim, Report, summary};
 use super::restore::restore;
 use super::words::Words;
-use crate::config::{RemoveRule, RootConfig};
+use crate::config::RootConfig;
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled};
 use crate::model::id::Location;
 use crate::model::report::{PassSummary, Reason};
@@ -187,18 +187,13 @@ impl<E: EvidenceSource> Pass<'_, E> {
         self.evidence.guard(store.map(Store::directory));
         crash::step("after-condemn");
         let waited = self.wait();
-        // References to what may hold something are not counted, so its proof is not to be older than it has to be. What
-        // goes empty gets none any more once they were counted, and is proved beside the removal of the group before.
-        if self.rules.remove != RemoveRule::Empty {
-            self.finish(store);
-        }
+        // One group at a time, and no proof is older than it has to be.
+        self.finish(store);
         // Before the evidence, which must not be older than it has to be.
         if waited.is_ok() {
             self.hear();
         }
         let proofs = waited.and_then(|()| self.prove(&batches, &entries));
-        // One group at a time.
-        self.finish(store);
         crash::step("after-confirm");
         match proofs {
             Ok(proofs) => {

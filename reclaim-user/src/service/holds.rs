@@ -32,8 +32,9 @@ pub struct Scope {
 
 /// The evidence that removal goes on, which is only taken when there is something to remove.
 pub enum Prover<'e> {
-    /// That of the service. The places that it watches are put back by whoever lends it.
-    Service(&'e mut Engine),
+    /// That of the service, and what is to be called now and then, so that questions can be answered meanwhile. The places
+    /// that it watches are put back by whoever lends it.
+    Service(&'e mut Engine, &'e mut dyn FnMut(&mut Engine)),
     /// One that is opened for this.
     Alone(EvidenceChoice),
 }
@@ -76,6 +77,9 @@ pub fn settle(
             Ok(of_store) => reports.extend(of_store),
             Err(error) => tracing::warn!("holds of user {user}: {}", chain(&error)),
         }
+        if let Prover::Service(engine, between) = prover {
+            between(engine);
+        }
     }
     Ok(reports)
 }
@@ -100,18 +104,20 @@ pub fn settle_store(
         for directory in directories(&leavings) {
             roots.add(RootConfig::without_fences(NAME.to_owned(), directory));
         }
-        let engine = match prover {
-            Prover::Service(engine) => {
+        let mut alone = |_: &mut Engine| {};
+        let (engine, between): (&mut Engine, &mut dyn FnMut(&mut Engine)) = match prover {
+            Prover::Service(engine, between) => {
                 engine.watch(roots.watch());
-                &mut **engine
+                (&mut **engine, &mut **between)
             }
-            Prover::Alone(evidence) => opened.insert(roots.engine(*evidence, Span::Command)?),
+            Prover::Alone(evidence) => (opened.insert(roots.engine(*evidence, Span::Command)?), &mut alone),
         };
+        let mut work = Work { config, engine, between, stop };
         if !leavings.unfinished.is_empty() {
-            bring_to_end(config, &mut roots, engine, &leavings.unfinished, stop);
+            work.bring_to_end(&mut roots, &leavings.unfinished);
             leavings = hold::left(store, &elsewhere)?;
         }
-        (gone, reports) = remove(&roots, engine, &leavings.remains, stop);
+        (gone, reports) = work.remove(&roots, &leavings.remains);
     }
     for trouble in leavings.finish(store, &gone)? {
         tracing::warn!("{trouble}");
@@ -119,16 +125,21 @@ pub fn settle_store(
     Ok(reports)
 }
 
-/// Manifests in the stores of others, as far as this process may read them; `ended`: also of holders that have ended.
-/// Whoever cannot read them is kept from removing what is theirs by its owner.
+/// Manifests in the stores of others whose word counts for what is in the store of `owner`: everybody's for root, and
+/// root's for everybody. `ended`: also of holders that have ended. What cannot be read could name anything.
 fn words_elsewhere(config: &Config, owner: u32, ended: bool) -> Vec<Word> {
     let stores = Stores::of(&config.service.holds());
-    let others = stores.users().unwrap_or_default().into_iter().filter(|user| *user != owner);
-    let seen = others.flat_map(|user| {
-        let seen = stores.look(user).unwrap_or_default();
-        seen.into_iter().filter(move |seen| ended || seen.is_alive).map(move |seen| (user, seen.manifest))
+    let silent = |user| vec![Word { user, manifest: None }];
+    let Ok(users) = stores.users() else { return silent(0) };
+    let counts = |user: &u32| *user != owner && (owner == 0 || *user == 0);
+    let words = users.into_iter().filter(counts).map(|user| match stores.look(user) {
+        Ok(seen) => {
+            let seen = seen.into_iter().filter(|seen| ended || seen.is_alive);
+            seen.map(|seen| Word { user, manifest: seen.manifest.ok() }).collect()
+        }
+        Err(_) => silent(user),
     });
-    seen.filter_map(|(user, manifest)| Some(Word { user, manifest: manifest.ok()? })).collect()
+    words.flatten().collect()
 }
 
 fn directories(leavings: &Leavings) -> Vec<PathBuf> {
@@ -139,126 +150,117 @@ fn directories(leavings: &Leavings) -> Vec<PathBuf> {
     directories
 }
 
-/// Brings what lies condemned in these directories to its end: it gets its name back, or goes. What lies in a root is
-/// judged by the rules of the root.
-fn bring_to_end(
-    config: &Config,
-    roots: &mut Roots,
-    engine: &mut Engine,
-    unfinished: &[PathBuf],
-    stop: Option<&Arc<AtomicBool>>,
-) {
-    let options = PassOptions {
-        budget: Duration::from_secs(30),
-        stop: stop.cloned(),
-        state_dir: Some(config.service.state_dir.clone()),
-        ..PassOptions::default()
-    };
-    for directory in unfinished {
-        let Some(at) = roots.find(directory) else { continue };
-        if let Err(error) = roots.bring_to_end(at, engine, &mut RootState::default(), &options, &mut |_| {}) {
-            tracing::warn!("{}: {}", directory.display(), chain(&error));
-        }
-    }
+/// What the steps of an end share.
+struct Work<'w> {
+    config: &'w Config,
+    engine: &'w mut Engine,
+    between: &'w mut dyn FnMut(&mut Engine),
+    stop: Option<&'w Arc<AtomicBool>>,
 }
 
-/// Removes placeholders, those that lie deepest first. Each tells whether it is gone.
-fn remove(
-    roots: &Roots,
-    engine: &mut Engine,
-    remains: &[Remains],
-    stop: Option<&Arc<AtomicBool>>,
-) -> (Vec<bool>, Vec<PlaceholderReport>) {
-    let depth = |remains: &Remains| remains.directory.components().count();
-    let mut ends = Vec::new();
-    for level in remains.chunk_by(|one, other| depth(one) == depth(other)) {
-        for part in level.chunks(TOGETHER) {
-            ends.extend(remove_together(roots, engine, part, stop));
-        }
-    }
-    let is_gone = |end: &Purged| matches!(end.verdict, TargetVerdict::Removed | TargetVerdict::Absent);
-    let gone = ends.iter().map(is_gone).collect();
-    let report = |(remains, end): (&Remains, Purged)| {
-        let path = Name(remains.path().as_os_str().as_bytes().to_vec());
-        let report = PlaceholderReport {
-            path_hex: path.hex(),
-            path,
-            verdict: end.verdict,
-            reason: end.reason,
-            detail: end.detail,
+impl Work<'_> {
+    /// Brings what lies condemned in these directories to its end: it gets its name back, or goes. What lies in a root is
+    /// judged by the rules of the root.
+    fn bring_to_end(&mut self, roots: &mut Roots, unfinished: &[PathBuf]) {
+        let Self { config, engine, between, stop } = self;
+        let options = PassOptions {
+            budget: Duration::from_secs(30),
+            stop: stop.cloned(),
+            state_dir: Some(config.service.state_dir.clone()),
+            ..PassOptions::default()
         };
-        match (report.is_gone(), &report.detail) {
-            (true, _) => tracing::info!("the placeholder {} is gone", report.path),
-            (false, None) => tracing::info!("the placeholder {} stays: {:?}", report.path, report.reason),
-            (false, Some(why)) => tracing::info!("the placeholder {} stays: {why}", report.path),
-        }
-        report
-    };
-    (gone, remains.iter().zip(ends).map(report).collect())
-}
-
-/// A purge takes all or nothing, so what was refused is left out and the rest is tried once more.
-fn remove_together(
-    roots: &Roots,
-    engine: &mut Engine,
-    remains: &[Remains],
-    stop: Option<&Arc<AtomicBool>>,
-) -> Vec<Purged> {
-    let unplaced = || Purged::undone("its directory could not be looked at before".to_owned());
-    let is_placed = |remains: &Remains| roots.find_last(&remains.directory).is_some();
-    let mut ends: Vec<Option<Purged>> =
-        remains.iter().map(|remains| if is_placed(remains) { None } else { Some(unplaced()) }).collect();
-    loop {
-        let open: Vec<usize> = (0..remains.len()).filter(|at| ends[*at].is_none()).collect();
-        if open.is_empty() {
-            break;
-        }
-        let told = purge(roots, engine, open.iter().map(|at| &remains[*at]), stop);
-        let settled = told.iter().filter(|end| end.verdict != TargetVerdict::Kept).count();
-        for (at, end) in open.into_iter().zip(told) {
-            if settled == 0 || end.verdict != TargetVerdict::Kept {
-                ends[at] = Some(end);
+        for directory in unfinished {
+            let Some(at) = roots.find(directory) else { continue };
+            if let Err(error) = roots.bring_to_end(at, engine, &mut RootState::default(), &options, between) {
+                tracing::warn!("{}: {}", directory.display(), chain(&error));
             }
         }
     }
-    ends.into_iter().flatten().collect()
+
+    /// Removes placeholders, those that lie deepest first. Each tells whether it is gone.
+    fn remove(&mut self, roots: &Roots, remains: &[Remains]) -> (Vec<bool>, Vec<PlaceholderReport>) {
+        let depth = |remains: &Remains| remains.directory.components().count();
+        let mut ends = Vec::new();
+        for level in remains.chunk_by(|one, other| depth(one) == depth(other)) {
+            for part in level.chunks(TOGETHER) {
+                ends.extend(self.remove_together(roots, part));
+            }
+        }
+        let is_gone = |end: &Purged| matches!(end.verdict, TargetVerdict::Removed | TargetVerdict::Absent);
+        let gone = ends.iter().map(is_gone).collect();
+        (gone, remains.iter().zip(ends).map(|(remains, end)| report(remains, end)).collect())
+    }
+
+    /// A purge takes all or nothing, so what was refused is left out and the rest is tried once more.
+    fn remove_together(&mut self, roots: &Roots, remains: &[Remains]) -> Vec<Purged> {
+        let unplaced = || Purged::undone("its directory could not be looked at before".to_owned());
+        let is_placed = |remains: &Remains| roots.find_last(&remains.directory).is_some();
+        let mut ends: Vec<Option<Purged>> =
+            remains.iter().map(|remains| if is_placed(remains) { None } else { Some(unplaced()) }).collect();
+        loop {
+            let open: Vec<usize> = (0..remains.len()).filter(|at| ends[*at].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            let told = self.purge(roots, open.iter().map(|at| &remains[*at]));
+            let settled = told.iter().filter(|end| end.verdict != TargetVerdict::Kept).count();
+            for (at, end) in open.into_iter().zip(told) {
+                if settled == 0 || end.verdict != TargetVerdict::Kept {
+                    ends[at] = Some(end);
+                }
+            }
+        }
+        ends.into_iter().flatten().collect()
+    }
+
+    fn purge<'r>(&mut self, roots: &Roots, remains: impl Iterator<Item = &'r Remains>) -> Vec<Purged> {
+        let mut places: Vec<usize> = Vec::new();
+        let mut targets = Vec::new();
+        for remains in remains {
+            let Some(place) = roots.find_last(&remains.directory) else { continue };
+            let site = places.iter().position(|known| *known == place).unwrap_or_else(|| {
+                places.push(place);
+                places.len() - 1
+            });
+            let kind = match remains.kind {
+                PlaceholderKind::File => KindRule::File,
+                PlaceholderKind::Dir => KindRule::Directory,
+            };
+            let bare = RootConfig::without_fences(NAME.to_owned(), remains.directory.clone());
+            let rules = RootConfig { owner: Some(remains.print.owner), kind, ..bare };
+            targets.push(Target { site, name: remains.name.clone(), rules, only: Some(remains.print) });
+        }
+        let sites: Vec<Site<'_>> = places
+            .iter()
+            .map(|at| {
+                let placed = roots.at(*at);
+                Site { path: &placed.config.path, index: roots.index(*at), location: placed.location.as_ref() }
+            })
+            .collect();
+        let options = PurgeOptions {
+            dry_run: false,
+            state_dir: Some(self.config.service.state_dir.clone()),
+            settle_limit: Duration::from_secs(5),
+            stop: self.stop.cloned(),
+        };
+        removal::purge(&sites, &targets, self.engine, &options, self.between).unwrap_or_else(|error| {
+            let detail = chain(&error);
+            targets.iter().map(|_| Purged::undone(detail.clone())).collect()
+        })
+    }
 }
 
-fn purge<'r>(
-    roots: &Roots,
-    engine: &mut Engine,
-    remains: impl Iterator<Item = &'r Remains>,
-    stop: Option<&Arc<AtomicBool>>,
-) -> Vec<Purged> {
-    let mut places: Vec<usize> = Vec::new();
-    let mut targets = Vec::new();
-    for remains in remains {
-        let Some(place) = roots.find_last(&remains.directory) else { continue };
-        let site = places.iter().position(|known| *known == place).unwrap_or_else(|| {
-            places.push(place);
-            places.len() - 1
-        });
-        let kind = match remains.kind {
-            PlaceholderKind::File => KindRule::File,
-            PlaceholderKind::Dir => KindRule::Directory,
-        };
-        let bare = RootConfig::without_fences(NAME.to_owned(), remains.directory.clone());
-        let rules = RootConfig { owner: Some(remains.print.owner), kind, ..bare };
-        targets.push(Target { site, name: remains.name.clone(), rules, only: Some(remains.print) });
+/// What became of a placeholder, which is told in the log, too.
+fn report(remains: &Remains, end: Purged) -> PlaceholderReport {
+    let path = Name(remains.path().as_os_str().as_bytes().to_vec());
+    let Purged { verdict, reason, detail, .. } = end;
+    let report = PlaceholderReport { path_hex: path.hex(), path, verdict, reason, detail };
+    match (report.is_gone(), &report.detail) {
+        (true, _) => tracing::info!("the placeholder {} is gone", report.path),
+        (false, None) => tracing::info!("the placeholder {} stays: {:?}", report.path, report.reason),
+        (false, Some(why)) => tracing::info!("the placeholder {} stays: {why}", report.path),
     }
-    let sites: Vec<Site<'_>> = places
-        .iter()
-        .map(|at| {
-            let placed = roots.at(*at);
-            Site { path: &placed.config.path, index: roots.index(*at), location: placed.location.as_ref() }
-        })
-        .collect();
-    let options =
-        PurgeOptions { dry_run: false, state_dir: None, settle_limit: Duration::from_secs(5), stop: stop.cloned() };
-    removal::purge(&sites, &targets, engine, &options, &mut |_| {}).unwrap_or_else(|error| {
-        let detail = chain(&error);
-        targets.iter().map(|_| Purged::undone(detail.clone())).collect()
-    })
+    report
 }
 
 /// Opens the caller's own store, and reads what other holders of it rely on.
@@ -270,7 +272,7 @@ pub fn own_store(config: &Config, patience: Duration) -> Result<(Store, Vec<Word
     let status = store.status()?;
     let all = status.living.into_iter().chain(status.ended);
     let user = store.owner();
-    let mut known: Vec<Word> = all.filter_map(|(_, manifest)| Some(Word { user, manifest: manifest.ok()? })).collect();
+    let mut known: Vec<Word> = all.map(|(_, manifest)| Word { user, manifest: manifest.ok() }).collect();
     known.extend(words_elsewhere(config, user, true));
     Ok((store, known))
 }

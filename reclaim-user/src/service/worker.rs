@@ -282,8 +282,10 @@ impl Worker {
     fn settle(&mut self, user: Option<u32>) -> Vec<Value> {
         let scope = Scope { user, patience: SETTLE_PATIENCE };
         let stop = Arc::clone(&self.post.stop);
-        let mut prover = Prover::Service(&mut self.engine);
-        let settled = holds::settle(&self.loaded.config, scope, &mut prover, Some(&stop));
+        let Self { engine, post, loaded, .. } = self;
+        let mut between = |engine: &mut Engine| post.attend(engine);
+        let mut prover = Prover::Service(engine, &mut between);
+        let settled = holds::settle(&loaded.config, scope, &mut prover, Some(&stop));
         // It watched the places of placeholders meanwhile.
         self.engine.watch(self.roots.watch());
         match settled {

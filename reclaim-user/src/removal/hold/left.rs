@@ -75,7 +75,7 @@ pub fn left(store: &Store, elsewhere: &[Word]) -> Result<Leavings, HoldError> {
     let mut living: Vec<Word> = elsewhere.to_vec();
     for (_, manifest) in status.living {
         match manifest {
-            Ok(manifest) => living.push(Word { user: store.owner(), manifest }),
+            Ok(manifest) => living.push(Word { user: store.owner(), manifest: Some(manifest) }),
             // It could name anything.
             Err(error) => leavings.troubles.push(format!("everything is kept: {error}")),
         }
@@ -126,10 +126,19 @@ impl Leavings {
         user: &User,
     ) {
         let held = |print: &Print| living.iter().any(|word| word.print_of(user.id, print, boot).is_some());
+        let is_untold = |print: &Print| living.iter().any(|word| word.is_silent_on(user.id, print));
         match look(placeholder, same_boot, user) {
             Place::Nothing => {}
             // Whoever holds by it takes it away.
             Place::Remains(_, _, _, print) if held(&print) => {}
+            Place::Remains(directory, _, name, print) if is_untold(&print) => {
+                let path = directory.join(OsStr::from_bytes(name.to_bytes()));
+                self.ended[manifest].1 = true;
+                self.troubles.push(format!(
+                    "the placeholder {} is kept: what another user holds by cannot be read",
+                    path.display()
+                ));
+            }
             Place::Remains(directory, place, name, print) => {
                 // By one path only: a directory is locked while it is worked in, whichever path leads to it.
                 let beside = self.remains.iter().find(|known| known.place == place);
@@ -155,14 +164,16 @@ impl Leavings {
         }
     }
 
-    /// Takes manifests away of which nothing is left. `gone` tells for each of [`Leavings::remains`] whether it is.
+    /// Takes manifests away of which nothing is left. `gone` tells for each of [`Leavings::remains`] whether it is; what it
+    /// does not tell of is there.
     ///
     /// # Errors
     /// When a manifest cannot be taken away.
     pub fn finish(self, store: &Store, gone: &[bool]) -> Result<Vec<String>, HoldError> {
         for (at, (name, untold)) in self.ended.iter().enumerate() {
-            let mine = self.remains.iter().zip(gone).filter(|(remains, _)| remains.manifests.contains(&at));
-            if !untold && mine.into_iter().all(|(_, gone)| *gone) {
+            let told = gone.iter().copied().chain(std::iter::repeat(false));
+            let mut mine = self.remains.iter().zip(told).filter(|(remains, _)| remains.manifests.contains(&at));
+            if !untold && mine.all(|(_, gone)| gone) {
                 store.forget(name)?;
             }
         }

@@ -5,6 +5,7 @@
 //! inherits it can neither reach a directory through it nor fill a file.
 
 use super::error::HoldError;
+use super::left::boot;
 use crate::model::fence::FileKind;
 use crate::model::hold::Manifest;
 use crate::removal::state_file;
@@ -142,22 +143,27 @@ impl Stores {
             let text = name.to_str().ok()?;
             // Only as it is written here: `+1` and `01` are nobody's.
             let user = text.parse::<u32>().ok().filter(|user| user.to_string() == text)?;
-            // What is mounted there is not asked for anything.
-            let opened = directory::open_child(&base, name);
-            let is_own = opened.and_then(status_of).is_ok_and(|file| file.status.owner == user);
+            // What is mounted there is not asked for anything. What cannot be looked at may be that user's.
+            let is_own = match directory::open_child(&base, name).and_then(status_of) {
+                Ok(file) => file.status.owner == user,
+                Err(error) => !matches!(error, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV),
+            };
             Some((user, is_own))
         });
         let (own, others): (Vec<_>, Vec<_>) = users.partition(|(_, is_own)| *is_own);
         Ok((own.into_iter().map(|(user, _)| user).collect(), others.len()))
     }
 
-    /// The manifests in the store of a user. It is not locked for that: a holder that is about to write its manifest is not
-    /// among them.
+    /// The manifests in the store of a user, none where there is no store. It is not locked for that: a holder that is about
+    /// to write its manifest is not among them.
     ///
     /// # Errors
     /// When the caller may not read it.
     pub fn look(&self, user: u32) -> Result<Vec<Seen>, HoldError> {
         let (path, base) = (self.base.join(user.to_string()), self.open()?);
+        if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Ok(Vec::new());
+        }
         let opened = self.open_store(&base, user)?;
         let seen = |found: Found| Some(Seen { is_alive: found.is_alive, manifest: found.manifest? });
         Ok(found(&path, opened.as_fd())?.into_iter().filter_map(seen).collect())
@@ -379,7 +385,7 @@ fn found(path: &Path, store: BorrowedFd<'_>) -> Result<Vec<Found>, HoldError> {
     let mut all = Vec::new();
     for name in known {
         // Its life first: whoever is dead by then writes nothing any more.
-        let is_alive = is_alive(store, name);
+        let life = life(store, name);
         let own = format!("{name}{MANIFEST}");
         let unread = |why: String| HoldError::Manifest { path: path.join(&own), why };
         let manifest = match state_file::read_up_to(&file(store, &own), LONGEST) {
@@ -399,23 +405,43 @@ fn found(path: &Path, store: BorrowedFd<'_>) -> Result<Vec<Found>, HoldError> {
                 Some(Err(unread(error.to_string())))
             }
         };
-        all.push(Found { name: name.to_owned(), is_alive, manifest });
+        all.push(Found { name: name.to_owned(), is_alive: life.is_alive(manifest.as_ref()), manifest });
     }
     Ok(all)
 }
 
-/// Whether anybody holds the lock on the pipe of a manifest. One that cannot be told counts as living.
-fn is_alive(store: BorrowedFd<'_>, name: &str) -> bool {
+/// What the pipe beside a manifest tells of its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Lives,
+    Ended,
+    /// There is no pipe of that name. Whoever had one may hold it still.
+    Untold,
+}
+
+impl Life {
+    /// Not knowing counts as living, but no holder outlives its boot.
+    fn is_alive(self, manifest: Option<&Result<Manifest, HoldError>>) -> bool {
+        match (self, manifest) {
+            (Self::Lives, _) => true,
+            (Self::Untold, Some(Ok(manifest))) => boot().map_or(true, |boot| boot == manifest.boot),
+            (Self::Untold, Some(Err(_))) => true,
+            (Self::Untold, None) | (Self::Ended, _) => false,
+        }
+    }
+}
+
+/// Whether anybody holds the lock on the pipe of a manifest. One that cannot be looked at counts as locked.
+fn life(store: BorrowedFd<'_>, name: &str) -> Life {
     let file = CString::new(format!("{name}{ALIVE}")).unwrap_or_default();
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let opened = match openat(store, file.as_c_str(), flags, Mode::empty()) {
         Ok(opened) => opened,
-        // Nothing can be locked that is not there.
-        Err(Errno::ENOENT) => return false,
-        Err(_) => return true,
+        Err(Errno::ENOENT) => return Life::Untold,
+        Err(_) => return Life::Lives,
     };
     let is_pipe = status_of(&opened).is_ok_and(|file| file.status.kind == FileKind::Other);
-    !is_pipe || directory::lock(opened).is_err()
+    if is_pipe && directory::lock(opened).is_ok() { Life::Ended } else { Life::Lives }
 }
 
 /// The names in a directory, from where its descriptor stands.
