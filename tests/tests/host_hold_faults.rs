@@ -188,10 +188,17 @@ fn what_another_users_word_could_name_is_kept_while_it_cannot_be_read() {
         let text = fs::read(&manifest).or_fail("read");
         fs::write(&manifest, "garbage").or_fail("spoil it");
         let ended = forge(&config, USER, "own", &manifest_of(&own));
-        let finished = reclaim.run(&["sweep"]);
-        assert!(own.exists() && ended.exists(), "{finished:?}");
-        assert!(finished.stderr.contains("what another user holds by cannot be read"), "{finished:?}");
+        let is_kept = || {
+            let finished = reclaim.run(&["sweep"]);
+            assert!(own.exists() && ended.exists(), "{finished:?}");
+            assert!(finished.stderr.contains("what another user holds by cannot be read"), "{finished:?}");
+        };
+        is_kept();
         fs::write(&manifest, text).or_fail("mend it");
+        let store = manifest.parent().or_fail("it lies in a store");
+        set_mode(store, 0o755);
+        is_kept();
+        set_mode(store, 0o700);
         wait_until("it to go once that can be read", LIMIT, || {
             let _told = reclaim.run(&["sweep"]);
             own.symlink_metadata().is_err().then_some(())
