@@ -15,6 +15,9 @@ use tracing::warn;
 /// Looks in one confirmation, and the pause between them.
 const LOOKS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(1);
+/// Counts before a reference that nothing explains is believed. Whoever comes by a name on a path, or reads the links of
+/// somebody's descriptors in /proc, has one for an instant.
+const COUNTS: u32 = 4;
 /// Mount calls that one look makes itself: the mount that the walk has to find.
 const OWN_CALLS: u64 = 1;
 
@@ -23,6 +26,22 @@ fn is_still(before: Reading, after: Reading) -> bool {
     before.left == before.entered
         && after.entered.wrapping_sub(before.entered) == OWN_CALLS
         && after.untracked == before.untracked
+}
+
+/// Counts until every reference is explained, or was there too often to be somebody who only comes by. The last count is
+/// the one that holds: what it finds free is free, whatever those before it said.
+fn count_again<E>(
+    mut count: impl FnMut() -> Result<Counted, E>,
+    is_explained: impl Fn(&[u8]) -> bool,
+) -> Result<Counted, E> {
+    for _ in 1..COUNTS {
+        let counted = count()?;
+        if counted.referred.iter().all(|entry| is_explained(entry)) {
+            return Ok(counted);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    count()
 }
 
 impl Engine {
@@ -96,12 +115,13 @@ impl Engine {
 
     /// Adds references that the kernel counts and nothing explains. Returns the entries that the count does not tell of.
     fn count(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Vec<Vec<u8>>, ReferenceError> {
-        let Counted { referred, unsettled } = self.finder.count(condemned)?;
+        let Self { finder, references, live, .. } = self;
+        let is_explained = |entry: &[u8]| !references.of(entry).is_empty() || live.pins().is_pinned(root, entry);
+        let Counted { mut referred, unsettled } = count_again(|| finder.count(condemned), is_explained)?;
+        referred.retain(|entry| !is_explained(entry));
         for entry in referred {
-            if self.references.of(&entry).is_empty() && !self.live.pins().is_pinned(root, &entry) {
-                let reference = Reference { kind: ReferenceKind::Counted, process: None, place: Place::Exact };
-                self.references.add(entry, reference);
-            }
+            let reference = Reference { kind: ReferenceKind::Counted, process: None, place: Place::Exact };
+            self.references.add(entry, reference);
         }
         Ok(unsettled)
     }
@@ -128,5 +148,32 @@ impl Engine {
                 Ok(self.producer())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn counts(referred: &[&[&str]]) -> (Vec<Vec<u8>>, usize) {
+        let taken = Cell::new(0);
+        let count = || {
+            let names = referred[taken.get().min(referred.len() - 1)];
+            taken.set(taken.get() + 1);
+            let referred = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            Ok::<_, ReferenceError>(Counted { referred, unsettled: Vec::new() })
+        };
+        let counted = count_again(count, |entry| entry == b"explained").expect("it is counted");
+        (counted.referred, taken.get())
+    }
+
+    #[test]
+    fn a_reference_is_believed_when_it_stays() {
+        assert_eq!(counts(&[&[]]), (vec![], 1));
+        assert_eq!(counts(&[&["explained"]]), (vec![b"explained".to_vec()], 1));
+        assert_eq!(counts(&[&["passing"], &["explained"]]), (vec![b"explained".to_vec()], 2));
+        assert_eq!(counts(&[&["stays"]]), (vec![b"stays".to_vec()], 4));
+        assert_eq!(counts(&[&["one"], &["other"], &["one"], &["last"]]), (vec![b"last".to_vec()], 4));
     }
 }
