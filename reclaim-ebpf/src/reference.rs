@@ -184,7 +184,8 @@ fn files(state: &mut ReferenceState, task: usize, leader: usize) {
     }
     let table: usize = read(files + offset!(files_fdt)).unwrap_or(0);
     let own = u32::from(read::<u32>(task + offset!(task_tgid)) == Some(state.own));
-    let whole = look_through(task, own, table).is_some()
+    let first = if own == 0 { 0 } else { state.lowest / BITS };
+    let whole = look_through(task, own, table, first).is_some()
         && read::<usize>(files + offset!(files_fdt)) == Some(table)
         && has_still(task, offset!(task_files), files);
     // A thread that ended meanwhile has let go of what could not be read.
@@ -193,9 +194,9 @@ fn files(state: &mut ReferenceState, task: usize, leader: usize) {
     }
 }
 
-/// None when something cannot be read, or there is more than is looked through.
+/// From a word of the open ones on. None when something cannot be read, or there is more than is looked through.
 #[inline(always)]
-fn look_through(task: usize, own: u32, table: usize) -> Option<()> {
+fn look_through(task: usize, own: u32, table: usize, first: u32) -> Option<()> {
     let zero = unknown_zero()?;
     let most: u32 = read(table + offset!(fdt_max))?;
     let mut table = Table {
@@ -204,7 +205,7 @@ fn look_through(task: usize, own: u32, table: usize) -> Option<()> {
         open: read(table + offset!(fdt_open))?,
         files: read(table + offset!(fdt_fd))?,
         words: most.div_ceil(BITS),
-        word: zero as u32,
+        word: first | zero as u32,
         descriptor: zero as u32,
         bits: zero,
         ended: zero as u32,

@@ -67,6 +67,8 @@ pub struct ReferenceState {
     pub unwritten: u32,
     /// Children that the directories have, by [`REFERENCE_COUNT_PROGRAM`].
     pub met: u32,
+    /// The lowest descriptor of a directory that was given: what the own process has below it need not be looked at.
+    pub lowest: u32,
 }
 
 /// One reference to an entry, as the iterator writes it.
@@ -142,5 +144,5 @@ pub struct ReferenceLayout {
 /// Words in a [`ReferenceLayout`].
 pub const REFERENCE_LAYOUT_WORDS: usize = core::mem::size_of::<ReferenceLayout>() / 4;
 
-const _: () = assert!(core::mem::size_of::<ReferenceState>() == 40);
+const _: () = assert!(core::mem::size_of::<ReferenceState>() == 44);
 const _: () = assert!(core::mem::size_of::<ReferenceRecord>() == 24 + WALK_NAME);

@@ -296,9 +296,10 @@ impl Iterators {
         for address in known {
             self.bases.remove(&address).map_err(unusable(REFERENCE_BASES_MAP))?;
         }
+        let lowest = directories.iter().map(AsRawFd::as_raw_fd).min().and_then(|lowest| u32::try_from(lowest).ok());
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
         self.state
-            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0], 0)
+            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0, lowest.unwrap_or(0)], 0)
             .map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
@@ -316,9 +317,9 @@ impl Iterators {
     }
 
     fn state(&self) -> Result<ReferenceState, ReferenceError> {
-        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met] =
+        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met, lowest] =
             self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
-        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met })
+        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met, lowest })
     }
 
     /// Lets the iterator go over all threads.
