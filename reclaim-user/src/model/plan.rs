@@ -9,9 +9,16 @@ use std::time::Duration;
 /// directory is slow on some file systems, so batches are parents of their own.
 pub const BATCH_ENTRIES: usize = 4096;
 
-/// Entries that share one wait and one confirmation. They are in memory, about 150 bytes each; one
+/// Most entries that share one wait and one confirmation. They are in memory, about 150 bytes each; one
 /// group is removed while the next one is listed, so a pass has two of them.
 pub const GROUP_ENTRIES: usize = 32_768;
+
+/// Entries of a first group: one batch. What the kernel keeps of a group this small is still in the processor's caches
+/// when it comes to be removed.
+pub const GROUP_FIRST: usize = BATCH_ENTRIES;
+
+/// What part of the time for filling a group its confirmation may take before groups become larger.
+const CONFIRMING_PART: u32 = 8;
 
 /// Shortest time that a group is filled for, so that confirmations do not become most of the work.
 const GROUP_LEAST: Duration = Duration::from_millis(50);
@@ -21,11 +28,20 @@ const GROUP_MOST: Duration = Duration::from_secs(1);
 
 /// Whether a group is to be confirmed and removed before more is condemned.
 ///
-/// `most` is the number of entries that it is full with, `filled_for` the time since it was begun, `left` what is left of the budget. Confirming and removing take
-/// about as long as condemning did, so half of the budget that was there is kept for them.
+/// `most` is the number of entries that it is full with, `filled_for` the time since it was begun, `left` what is left of
+/// the budget. Confirming and removing take about as long as condemning did, so half of the budget that was there is kept
+/// for them.
 #[must_use]
 pub fn group_is_due(entries: usize, most: usize, filled_for: Duration, left: Duration) -> bool {
     entries >= most || (entries > 0 && filled_for >= left.clamp(GROUP_LEAST, GROUP_MOST))
+}
+
+/// Entries that the next group is full with, after one that was full with `most`: as few as keep confirmations a small part
+/// of the work, `largest` at most. What a confirmation takes depends on the host: its mounts, its tasks, its open files.
+#[must_use]
+pub fn next_group(most: usize, largest: usize, filled_for: Duration, confirmed_for: Duration) -> usize {
+    let is_dear = confirmed_for.saturating_mul(CONFIRMING_PART) > filled_for;
+    if is_dear { most.saturating_mul(2).min(largest).max(most) } else { most }
 }
 
 /// The pile: holds candidates back until there are enough of them.
@@ -110,6 +126,16 @@ mod tests {
         assert!(group_is_due(1, 9, second, Duration::ZERO));
         assert!(!group_is_due(1, 9, Duration::ZERO, Duration::ZERO));
         assert!(group_is_due(9, 9, Duration::ZERO, second));
+    }
+
+    #[test]
+    fn groups_grow_as_long_as_confirming_them_is_dear() {
+        let millis = Duration::from_millis;
+        assert_eq!(next_group(4_096, 32_768, millis(80), millis(10)), 4_096);
+        assert_eq!(next_group(4_096, 32_768, millis(80), millis(11)), 8_192);
+        assert_eq!(next_group(4_096, 6_000, millis(80), Duration::MAX), 6_000);
+        assert_eq!(next_group(4_096, 1_000, millis(80), millis(99)), 4_096, "never fewer than before");
+        assert_eq!(next_group(4_096, 32_768, Duration::ZERO, Duration::ZERO), 4_096);
     }
 
     #[test]

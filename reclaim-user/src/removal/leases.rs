@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Descriptors that are left to all else that the process does.
 const LEFT_FREE: u64 = 2_048;
 
-/// Fewer entries than this do not pay for a wait and a confirmation, held or not.
-pub(super) const GROUP_LEAST: usize = 8_192;
+/// Groups may grow to this many entries, held or not: fewer may not pay for a wait and a confirmation.
+const GROUP_LEAST: usize = 8_192;
 
 /// Locks that the process holds. One group is filled while another one is removed.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -51,9 +51,9 @@ impl Leases {
         Some(Held(lease))
     }
 
-    /// Entries that fill a group. Locks are let go at about the pace that others are taken at, so there is room for those
+    /// Entries that a group may grow to. Locks are let go at about the pace that others are taken at, so there is room for those
     /// of one group and a little.
-    pub(super) fn group_entries(self) -> usize {
+    pub(super) fn largest_group(self) -> usize {
         (self.most / 8 * 7).clamp(GROUP_LEAST, GROUP_ENTRIES)
     }
 }

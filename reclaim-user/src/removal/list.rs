@@ -5,7 +5,7 @@ use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshi
 use super::confirm::doubt;
 use super::error::RemovalError;
 use super::examine::{Examined, Examiner, Look, Stop};
-use super::leases::{GROUP_LEAST, Leases};
+use super::leases::Leases;
 use super::listing::Listing;
 use super::lock::{NoStore, STORE, Store};
 use super::options::{Cursor, PassOptions, Stuck};
@@ -14,7 +14,7 @@ use super::place::Root;
 use super::report::Report;
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{EvidenceSource, View};
-use crate::model::plan::{Pile, group_is_due};
+use crate::model::plan::{GROUP_FIRST, Pile, group_is_due, next_group};
 use crate::model::report::Reason;
 use crate::model::tally::Outcome;
 use crate::model::verdict;
@@ -35,8 +35,7 @@ const WORTH_A_THREAD: usize = 512;
 /// What a listing has in hand.
 struct Work {
     group: Group,
-    /// Entries that the group is full with. The first one is small: until it is proven there is nothing to be removed
-    /// beside the listing.
+    /// Entries that the group is full with.
     most: usize,
     pile: Pile<CString>,
     /// Names that the pile held back, to be looked at once more.
@@ -63,7 +62,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     pub(super) fn list(&mut self) -> Result<(), RemovalError> {
         let pile = Pile::new(self.rules.pile, self.state.cursor.pile_met);
         let looked = Vec::new().into_iter();
-        let (group, most) = (Group::new(), GROUP_LEAST);
+        let (group, most) = (Group::new(), GROUP_FIRST);
         let mut work = Work { group, most, pile, again: Vec::new(), ahead: None, looked, looks: 0, place: 0 };
         let result = self.list_all(&mut work);
         // Locks on what is not decided on in this pass end here.
@@ -129,9 +128,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
     fn conclude_group(&mut self, work: &mut Work) {
         let group = std::mem::replace(&mut work.group, Group::new());
         let store = self.store.take();
-        self.conclude(store.as_ref(), group);
+        let filled_for = group.begun.elapsed();
+        let confirmed_for = self.conclude(store.as_ref(), group);
         self.store = store;
-        work.most = self.leases.group_entries();
+        work.most = next_group(work.most, self.leases.largest_group(), filled_for, confirmed_for);
         // Concluding takes time that is not spent on filling the next one.
         work.group.begun = Instant::now();
     }

@@ -177,23 +177,29 @@ impl<E: EvidenceSource> Pass<'_, E> {
     }
 
     /// Waits, confirms, and restores or removes every entry of a group. Nothing of it is left without an end, but for
-    /// what cannot be moved or removed. [`Pass::finish`] has to follow: the removal may still be under way.
-    pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group) {
+    /// what cannot be moved or removed. [`Pass::finish`] has to follow: the removal may still be under way. Returns what
+    /// waiting and confirming took.
+    pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group) -> Duration {
         let Group { batches, entries, .. } = group;
         let batches: Arc<[Batch]> = batches.into();
         if entries.is_empty() {
-            return self.remove_batches(store, &batches);
+            self.remove_batches(store, &batches);
+            return Duration::ZERO;
         }
+        let begun = Instant::now();
         self.evidence.guard(store.map(Store::directory));
         crash::step("after-condemn");
         let waited = self.wait();
+        let waited_for = begun.elapsed();
         // One group at a time, and no proof is older than it has to be.
         self.finish(store);
+        let begun = Instant::now();
         // Before the evidence, which must not be older than it has to be.
         if waited.is_ok() {
             self.hear();
         }
         let proofs = waited.and_then(|()| self.prove(&batches, &entries));
+        let confirmed_for = waited_for + begun.elapsed();
         crash::step("after-confirm");
         match proofs {
             Ok(proofs) => {
@@ -219,6 +225,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             }
         }
         self.report.progress();
+        confirmed_for
     }
 
     /// Brings the entries of a group to their ends on this thread.
