@@ -340,9 +340,10 @@ pub(crate) fn write(found: &Found) -> Option<()> {
     let state = state()?;
     let name: usize = read(dentry + offset!(dentry_name))?;
     let entry = read(inode + offset!(inode_number))?;
+    let address = [dentry as u32, (dentry >> 32) as u32];
     if let Some(last) = REFERENCE_OUTPUT.get(state.records.wrapping_sub(1))
         && (last.base, last.kind, last.process, last.exact) == (base, kind, process, exact)
-        && last.entry == entry
+        && state.last == address
     {
         return Some(());
     }
@@ -365,6 +366,7 @@ pub(crate) fn write(found: &Found) -> Option<()> {
         return None;
     }
     state.records += 1;
+    state.last = address;
     Some(())
 }
 

@@ -43,7 +43,7 @@ pub const REFERENCE_COUNTED: u32 = 5;
 /// So are there, but something in it is known to the kernel, which counts as such. Likewise.
 pub const REFERENCE_FILLED: u32 = 6;
 
-/// How a look goes. Userspace sets all to zero but `own`; the programs count.
+/// How a look goes. Userspace sets `own` and `lowest`, and all else to zero; the programs count.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReferenceState {
@@ -69,6 +69,9 @@ pub struct ReferenceState {
     pub met: u32,
     /// The lowest descriptor of a directory that was given: what the own process has below it need not be looked at.
     pub lowest: u32,
+    /// Address of the entry that the last record is about, its lower and its upper half. File systems give one inode
+    /// number to several entries: to hard links, and to subvolumes.
+    pub last: [u32; 2],
 }
 
 /// One reference to an entry, as the iterator writes it.
@@ -144,5 +147,5 @@ pub struct ReferenceLayout {
 /// Words in a [`ReferenceLayout`].
 pub const REFERENCE_LAYOUT_WORDS: usize = core::mem::size_of::<ReferenceLayout>() / 4;
 
-const _: () = assert!(core::mem::size_of::<ReferenceState>() == 44);
+const _: () = assert!(core::mem::size_of::<ReferenceState>() == 52);
 const _: () = assert!(core::mem::size_of::<ReferenceRecord>() == 24 + WALK_NAME);

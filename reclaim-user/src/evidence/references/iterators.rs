@@ -250,7 +250,7 @@ impl Iterators {
         Err(ReferenceError::Restless)
     }
 
-    /// The children of a directory that have more references than `idle`, and how many children the kernel knows. They
+    /// The children of a directory that have other references than `expected`, and how many children the kernel knows. They
     /// are of kind [`ReferenceKind::Counted`], or [`ReferenceKind::Unsettled`] where something in the child may be why.
     pub(super) fn count(
         &mut self,
@@ -299,7 +299,7 @@ impl Iterators {
         let lowest = directories.iter().map(AsRawFd::as_raw_fd).min().and_then(|lowest| u32::try_from(lowest).ok());
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
         self.state
-            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0, lowest.unwrap_or(0)], 0)
+            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0, lowest.unwrap_or(0), 0, 0], 0)
             .map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
@@ -317,9 +317,23 @@ impl Iterators {
     }
 
     fn state(&self) -> Result<ReferenceState, ReferenceError> {
-        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met, lowest] =
+        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met, lowest, low, high] =
             self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
-        Ok(ReferenceState { own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met, lowest })
+        let last = [low, high];
+        Ok(ReferenceState {
+            own,
+            bases,
+            unfound,
+            own_tasks,
+            own_files,
+            broken,
+            ended,
+            records,
+            unwritten,
+            met,
+            lowest,
+            last,
+        })
     }
 
     /// Lets the iterator go over all threads.

@@ -261,6 +261,28 @@ fn host_a_long_answer_is_whole() {
     });
 }
 
+/// Hard links share an inode, and subvolumes an inode number: each entry is told of by itself.
+#[test]
+fn host_entries_with_one_inode_number_are_told_apart() {
+    for order in [["first", "second"], ["second", "first"]] {
+        in_scene(|scene| {
+            fs::write(scene.entry(order[0]), "").unwrap();
+            fs::hard_link(scene.entry(order[0]), scene.entry(order[1])).unwrap();
+            let script = "d = [os.open(os.environ['STORE'] + '/' + n, os.O_PATH) for n in ('first', 'second')]";
+            let helper = Helper::new(scene, script);
+            let directory = path_only(&scene.place.path().join(STORE));
+            let mut iterators = Iterators::load().unwrap();
+            let records = iterators.records(&[directory.as_fd()], true).unwrap();
+            let of_helper = records.iter().filter(|record| record.process == helper.id());
+            let mut names: Vec<_> = of_helper.map(|record| record.name.clone()).collect();
+            names.sort();
+            assert_eq!(names, [b"first".to_vec(), b"second".to_vec()], "{order:?}");
+            let (_, referred) = counted(scene, &mut iterators);
+            assert_eq!(referred, ["first", "second"], "{order:?}");
+        });
+    }
+}
+
 /// What the count says of the entries: in doubt, and referred to.
 fn counted(scene: &Scene, iterators: &mut Iterators) -> (Vec<String>, Vec<String>) {
     counted_by_holder(scene, iterators, false, &[])
