@@ -31,8 +31,9 @@ const TRIES: u32 = 5;
 /// each of the calls listened to in a way that the kernel refuses, and requires the clock to count it in and out. Returns
 /// the calls that were not reported, with what was amiss. What came meanwhile from others is kept for the first drain.
 ///
-/// A call is tried once more before it counts as not reported: the kernel can leave out a run while somebody else puts a
-/// program on the same function or takes one off, and at boot others do.
+/// A call whose return was not seen is tried once more before it counts as not reported: the kernel can leave one out while
+/// somebody else puts a program on the same function or takes one off, and at boot others do. That is found out later, too
+/// ([`crate::evidence::returns`]); a call that was not seen to enter is not, so there is no second try for it.
 ///
 /// # Errors
 /// The calls cannot be made, or an exit is not reported.
@@ -41,16 +42,28 @@ pub(super) fn check(ring: &mut Ring, clock: &Clock, calls: &[usize]) -> Result<B
     let first = try_all(ring, clock, calls, &mut heard);
     let outcome = match first {
         Ok(untrue) if untrue.is_empty() => Ok(untrue),
-        first => try_all(ring, clock, calls, &mut heard).map(|mut untrue| {
-            if let Ok(first) = first {
-                untrue.retain(|call, _| first.contains_key(call));
-            }
-            untrue
-        }),
+        first => try_all(ring, clock, calls, &mut heard).map(|again| both(first.ok(), again)),
     };
     heard.counts.events = heard.events.len();
     ring.put_back(heard.events, heard.counts);
-    outcome
+    Ok(outcome?.into_iter().map(|(call, Untrue { why, .. })| (call, why)).collect())
+}
+
+/// What two tries come to: what was amiss in both, and what no second try makes good.
+fn both(first: Option<BTreeMap<usize, Untrue>>, mut again: BTreeMap<usize, Untrue>) -> BTreeMap<usize, Untrue> {
+    if let Some(first) = first {
+        again.retain(|call, untrue| !untrue.may_pass || first.contains_key(call));
+        again.extend(first.into_iter().filter(|(_, untrue)| !untrue.may_pass));
+    }
+    again
+}
+
+/// What was amiss with a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Untrue {
+    why: String,
+    /// It may have been a return that went missing alone.
+    may_pass: bool,
 }
 
 /// What came while calls were tried.
@@ -65,7 +78,7 @@ fn try_all(
     clock: &Clock,
     calls: &[usize],
     heard: &mut Heard,
-) -> Result<BTreeMap<usize, String>, ProbeError> {
+) -> Result<BTreeMap<usize, Untrue>, ProbeError> {
     let mut outcome = Ok(BTreeMap::new());
     for _ in 0..TRIES {
         let lost = heard.counts.lost;
@@ -76,8 +89,9 @@ fn try_all(
     }
     let mut untrue = outcome?;
     for &call in calls {
-        if let Some(why) = try_counting(clock, call) {
-            untrue.entry(call).or_insert(why);
+        if let Some(miss) = try_counting(clock, call) {
+            let known = untrue.entry(call).or_insert_with(|| miss.clone());
+            known.may_pass &= miss.may_pass;
         }
     }
     untrue.retain(|call, _| calls.contains(call));
@@ -86,7 +100,7 @@ fn try_all(
 
 /// Whether a call that is refused is counted in and out. Others may make the same call meanwhile, and then the programs
 /// are seen to work as well.
-fn try_counting(clock: &Clock, call: usize) -> Option<String> {
+fn try_counting(clock: &Clock, call: usize) -> Option<Untrue> {
     let call = SYSCALLS[call];
     let before = clock.seen(call.hook);
     if refused::make(call.number).is_none() {
@@ -94,14 +108,15 @@ fn try_counting(clock: &Clock, call: usize) -> Option<String> {
         return None;
     }
     let after = clock.seen(call.hook);
-    match (after.0 > before.0, after.1 > before.1) {
-        (true, true) => None,
-        (false, _) => Some("a call made to try it was not counted in".to_owned()),
-        (true, false) => Some("a call made to try it was not counted out".to_owned()),
-    }
+    let (why, may_pass) = match (after.0 > before.0, after.1 > before.1) {
+        (true, true) => return None,
+        (false, _) => ("a call made to try it was not counted in", false),
+        (true, false) => ("a call made to try it was not counted out", true),
+    };
+    Some(Untrue { why: why.to_owned(), may_pass })
 }
 
-fn try_events(ring: &mut Ring, heard: &mut Heard) -> Result<BTreeMap<usize, String>, ProbeError> {
+fn try_events(ring: &mut Ring, heard: &mut Heard) -> Result<BTreeMap<usize, Untrue>, ProbeError> {
     let Heard { events, counts } = heard;
     let first = events.len();
     let namespace = thread::scope(|scope| match scope.spawn(make_namespace).join() {
@@ -126,7 +141,9 @@ fn try_events(ring: &mut Ring, heard: &mut Heard) -> Result<BTreeMap<usize, Stri
         return Err(ProbeError::KnownAnswer { why: why(Hook::Exit) });
     }
     let call_of = |hook: Hook| SYSCALLS.iter().position(|call| call.hook == hook);
-    Ok(missing.into_iter().filter_map(|hook| Some((call_of(hook)?, why(hook)))).collect())
+    // A record is sent when the call returns.
+    let untrue = |hook| Some((call_of(hook)?, Untrue { why: why(hook), may_pass: true }));
+    Ok(missing.into_iter().filter_map(untrue).collect())
 }
 
 fn is_reported(events: &[Event], hook: Hook, namespace: u32) -> bool {
@@ -144,4 +161,24 @@ fn make_namespace() -> Result<u32, ProbeError> {
     u32::try_from(namespace.ino()).map_err(|_| ProbeError::KnownAnswer {
         why: format!("a mount namespace has the inode number {}, which is not 32 bits wide", namespace.ino()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_that_is_seen_the_second_time_is_forgiven_and_an_enter_is_not() {
+        let of = |may_pass| Untrue { why: String::new(), may_pass };
+        let tries = |first: &[(usize, bool)], again: &[(usize, bool)]| {
+            let map = |all: &[(usize, bool)]| all.iter().map(|(call, may_pass)| (*call, of(*may_pass))).collect();
+            both(Some(map(first)), map(again)).into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(tries(&[(1, true)], &[]), [0_usize; 0]);
+        assert_eq!(tries(&[], &[(1, true)]), [0_usize; 0]);
+        assert_eq!(tries(&[(1, true), (2, true)], &[(2, true)]), [2]);
+        assert_eq!(tries(&[(1, false)], &[]), [1]);
+        assert_eq!(tries(&[], &[(1, false)]), [1]);
+        assert_eq!(both(None, BTreeMap::from([(3, of(true))])).len(), 1, "nothing is known of the first");
+    }
 }
