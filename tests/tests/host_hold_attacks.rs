@@ -381,11 +381,16 @@ fn what_cannot_be_told_of_a_manifest_keeps_its_placeholder() {
         let file = host.make_file("project/.env", "");
         let text = manifest_of(&file);
         let inode = fs::metadata(&project).or_fail("look").ino();
-        let moved =
-            forge(&config, 0, "moved", &text.replace(&format!("\"directory_inode\":{inode}"), "\"directory_inode\":1"));
-        let finished = reclaim.run(&["sweep"]);
-        assert!(file.exists() && finished.stderr.contains("was moved"), "{finished:?}");
-        fs::remove_file(&moved).or_fail("remove");
+        let elsewhere = text.replace(&format!("\"directory_inode\":{inode}"), "\"directory_inode\":1");
+        let another_boot = elsewhere.replace("\"boot\":\"", "\"boot\":\"x");
+        assert!(another_boot != elsewhere && elsewhere != text);
+        // What the device was in another boot tells nothing, and in this one that the directory is another.
+        for (text, is_kept) in [(&another_boot, true), (&elsewhere, false)] {
+            let moved = forge(&config, 0, "moved", text);
+            let finished = reclaim.run(&["sweep"]);
+            assert!(file.exists() && finished.stderr.contains("moved, and another"), "{finished:?}");
+            assert_eq!(moved.exists(), is_kept, "{finished:?}");
+        }
         // Whether its holder lives cannot be told by what is no pipe.
         let odd = forge(&config, 0, "odd", &text);
         fs::remove_file(odd.with_extension("alive")).or_fail("remove");

@@ -9,15 +9,17 @@ use crate::model::hold::{PlaceholderKind, PlaceholderReport, Word};
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Name;
 use crate::removal::hold::{self, HoldError, Leavings, Remains, Store, Stores};
-use crate::removal::{self, PassOptions, PurgeOptions, Purged, RootState, Site, Target};
+use crate::removal::{self, PassOptions, PurgeOptions, Purged, RemovalError, RootState, Site, Target};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Name of the directories of placeholders in messages.
 const NAME: &str = "holds";
+/// Longest time for what was left in one store before others have their turn. The next pass goes on.
+const BUDGET: Duration = Duration::from_secs(30);
 /// Placeholders that are removed together. Each may have a directory of its own, which needs descriptors.
 const TOGETHER: usize = 32;
 
@@ -65,6 +67,9 @@ pub fn settle(
     };
     let mut reports = Vec::new();
     for user in users {
+        if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            break;
+        }
         let store = match stores.of_user(user, scope.patience) {
             Ok(Some(store)) => store,
             Ok(None) => continue,
@@ -112,7 +117,7 @@ pub fn settle_store(
             }
             Prover::Alone(evidence) => (opened.insert(roots.engine(*evidence, Span::Command)?), &mut alone),
         };
-        let mut work = Work { config, engine, between, stop };
+        let mut work = Work { config, engine, between, stop, until: Instant::now() + BUDGET };
         if !leavings.unfinished.is_empty() {
             work.bring_to_end(&mut roots, &leavings.unfinished);
             leavings = hold::left(store, &elsewhere)?;
@@ -156,13 +161,19 @@ struct Work<'w> {
     engine: &'w mut Engine,
     between: &'w mut dyn FnMut(&mut Engine),
     stop: Option<&'w Arc<AtomicBool>>,
+    until: Instant,
 }
 
 impl Work<'_> {
+    /// Whether nothing more is to be begun.
+    fn is_over(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) || Instant::now() >= self.until
+    }
+
     /// Brings what lies condemned in these directories to its end: it gets its name back, or goes. What lies in a root is
     /// judged by the rules of the root.
     fn bring_to_end(&mut self, roots: &mut Roots, unfinished: &[PathBuf]) {
-        let Self { config, engine, between, stop } = self;
+        let Self { config, engine, between, stop, .. } = self;
         let options = PassOptions {
             budget: Duration::from_secs(30),
             stop: stop.cloned(),
@@ -170,7 +181,7 @@ impl Work<'_> {
             ..PassOptions::default()
         };
         for directory in unfinished {
-            let Some(at) = roots.find(directory) else { continue };
+            let Some(at) = roots.find_same(directory) else { continue };
             if let Err(error) = roots.bring_to_end(at, engine, &mut RootState::default(), &options, between) {
                 tracing::warn!("{}: {}", directory.display(), chain(&error));
             }
@@ -183,7 +194,11 @@ impl Work<'_> {
         let mut ends = Vec::new();
         for level in remains.chunk_by(|one, other| depth(one) == depth(other)) {
             for part in level.chunks(TOGETHER) {
-                ends.extend(self.remove_together(roots, part));
+                // One part is always tried: else a slow start would leave every pass where it began.
+                match self.is_over() && !ends.is_empty() {
+                    true => ends.extend(part.iter().map(|_| Purged::undone("the next pass goes on".to_owned()))),
+                    false => ends.extend(self.remove_together(roots, part)),
+                }
             }
         }
         let is_gone = |end: &Purged| matches!(end.verdict, TargetVerdict::Removed | TargetVerdict::Absent);
@@ -202,7 +217,7 @@ impl Work<'_> {
             if open.is_empty() {
                 break;
             }
-            let told = self.purge(roots, open.iter().map(|at| &remains[*at]));
+            let told = self.purge(roots, &open.iter().map(|at| &remains[*at]).collect::<Vec<_>>());
             let settled = told.iter().filter(|end| end.verdict != TargetVerdict::Kept).count();
             for (at, end) in open.into_iter().zip(told) {
                 if settled == 0 || end.verdict != TargetVerdict::Kept {
@@ -213,11 +228,20 @@ impl Work<'_> {
         ends.into_iter().flatten().collect()
     }
 
-    fn purge<'r>(&mut self, roots: &Roots, remains: impl Iterator<Item = &'r Remains>) -> Vec<Purged> {
+    /// Where one directory cannot be used, the others have their turn by themselves.
+    fn purge(&mut self, roots: &Roots, remains: &[&Remains]) -> Vec<Purged> {
+        match self.purge_together(roots, remains) {
+            Ok(told) => told,
+            Err(_) if remains.len() > 1 => remains.iter().flat_map(|one| self.purge(roots, &[*one])).collect(),
+            Err(error) => vec![Purged::undone(chain(&error))],
+        }
+    }
+
+    fn purge_together(&mut self, roots: &Roots, remains: &[&Remains]) -> Result<Vec<Purged>, RemovalError> {
         let mut places: Vec<usize> = Vec::new();
         let mut targets = Vec::new();
         for remains in remains {
-            let Some(place) = roots.find_last(&remains.directory) else { continue };
+            let Some(place) = roots.find_same(&remains.directory) else { continue };
             let site = places.iter().position(|known| *known == place).unwrap_or_else(|| {
                 places.push(place);
                 places.len() - 1
@@ -243,10 +267,7 @@ impl Work<'_> {
             settle_limit: Duration::from_secs(5),
             stop: self.stop.cloned(),
         };
-        removal::purge(&sites, &targets, self.engine, &options, self.between).unwrap_or_else(|error| {
-            let detail = chain(&error);
-            targets.iter().map(|_| Purged::undone(detail.clone())).collect()
-        })
+        removal::purge(&sites, &targets, self.engine, &options, self.between)
     }
 }
 

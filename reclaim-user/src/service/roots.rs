@@ -166,6 +166,15 @@ impl Roots {
         self.placed.iter().position(|placed| placed.config.path == path)
     }
 
+    /// Place of the first directory that is the same as the one at a path: a root of the configuration comes before what
+    /// was added, whatever mount the path leads through.
+    #[must_use]
+    pub fn find_same(&self, path: &Path) -> Option<usize> {
+        let at = self.find_last(path)?;
+        let Some(location) = &self.placed[at].location else { return Some(at) };
+        self.placed.iter().position(|placed| placed.location.as_ref() == Some(location))
+    }
+
     /// One pass over the root at this place of the configuration. A root that does not exist is an empty one.
     ///
     /// # Errors

@@ -267,6 +267,7 @@ impl Worker {
         let options = PassOptions {
             budget: loaded.config.service.budget,
             stop: Some(Arc::clone(&post.stop)),
+            state_dir: Some(loaded.config.service.state_dir.clone()),
             ..PassOptions::default()
         };
         for at in roots.parents() {
@@ -282,6 +283,8 @@ impl Worker {
     fn settle(&mut self, user: Option<u32>) -> Vec<Value> {
         let scope = Scope { user, patience: SETTLE_PATIENCE };
         let stop = Arc::clone(&self.post.stop);
+        // Questions are answered meanwhile, by the names of what is watched then.
+        self.prepare();
         let Self { engine, post, loaded, .. } = self;
         let mut between = |engine: &mut Engine| post.attend(engine);
         let mut prover = Prover::Service(engine, &mut between);

@@ -8,12 +8,12 @@ use crate::model::hold::{Left, Placeholder, PlaceholderKind, Print, Word, judge}
 use crate::removal::lock::STORE;
 use crate::removal::state_file;
 use crate::sys::directory;
-use crate::sys::file_status::{Identity, status_at, status_of};
+use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
 use nix::errno::Errno;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A placeholder that nobody holds by any more.
 #[derive(Clone, Debug)]
@@ -61,6 +61,8 @@ enum Place {
     Remains(PathBuf, Identity, CString, Print),
     /// Something in its directory lies condemned, maybe this.
     Unfinished(PathBuf),
+    /// Its directory has gone from where it was, and the file system that it was in is there.
+    Lost(String),
     /// It cannot be told.
     Trouble(String),
 }
@@ -129,6 +131,7 @@ impl Leavings {
         let is_untold = |print: &Print| living.iter().any(|word| word.is_silent_on(user.id, print));
         match look(placeholder, same_boot, user) {
             Place::Nothing => {}
+            Place::Lost(why) => self.troubles.push(why),
             // Whoever holds by it takes it away.
             Place::Remains(_, _, _, print) if held(&print) => {}
             Place::Remains(directory, _, name, print) if is_untold(&print) => {
@@ -194,13 +197,20 @@ fn look(placeholder: &Placeholder, same_boot: bool, user: &User) -> Place {
     };
     let shown = path.join(OsStr::from_bytes(name.to_bytes()));
     let trouble = |what: &str| Place::Trouble(format!("the placeholder {} is not looked for: {what}", shown.display()));
+    let lost = |what: &str| Place::Lost(format!("the placeholder {} is forgotten: {what}", shown.display()));
     let opened = match directory::open_path(&path) {
         Ok(opened) => opened,
+        Err(Errno::ENOENT) if same_boot && lies_above(&path, placeholder) => {
+            return lost("its directory was removed, or moved and the placeholder with it");
+        }
         Err(error) => return trouble(&format!("its directory cannot be opened: {}", error.desc())),
     };
     let place = match status_of(&opened) {
         Ok(found) if found.identity.inode != placeholder.directory_inode => {
-            return trouble("its directory was moved, and another one has its name");
+            return match same_boot && is_of_device(placeholder, &found) {
+                true => lost("its directory was removed or moved, and another one has its name"),
+                false => trouble("its directory was moved, and another one has its name"),
+            };
         }
         Ok(found) => found,
         Err(error) => return trouble(error.desc()),
@@ -244,6 +254,22 @@ fn look(placeholder: &Placeholder, same_boot: bool, user: &User) -> Place {
         Err(Errno::ENOENT) => after(&opened, path.clone(), &name),
         Err(error) => trouble(error.desc()),
     }
+}
+
+/// Whether the file system that a placeholder was in is the one that the rest of its path leads to: then nothing has to be
+/// mounted for its directory to be there.
+fn lies_above(path: &Path, placeholder: &Placeholder) -> bool {
+    let found = path.ancestors().skip(1).find_map(|above| match directory::open_path(above) {
+        Err(Errno::ENOENT) => None,
+        opened => Some(opened.and_then(status_of)),
+    });
+    found.is_some_and(|found| found.is_ok_and(|found| is_of_device(placeholder, &found)))
+}
+
+/// Whether a file is of the device that a placeholder is on. Not without a record of it, nor after another boot.
+fn is_of_device(placeholder: &Placeholder, found: &FileStatus) -> bool {
+    let device = found.identity.device;
+    placeholder.print.is_some_and(|print| print.device == (device.major, device.minor))
 }
 
 /// Its name is free or another's: the placeholder has gone, or lies condemned beside it. Not knowing counts as that.

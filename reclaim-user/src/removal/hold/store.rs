@@ -381,15 +381,18 @@ fn found(path: &Path, store: BorrowedFd<'_>) -> Result<Vec<Found>, HoldError> {
     let mut known: Vec<&str> = pipes.chain(manifests).filter(|name| !name.starts_with('.')).collect();
     known.sort_unstable();
     known.dedup();
+    // Lives first: whoever is dead by then writes nothing any more. Then what the living say, so that manifests of those
+    // that have ended can be too many without anything being unknown: the rest of them have their turn when these are gone.
+    let mut known: Vec<(Life, &str)> = known.into_iter().map(|name| (life(store, name), name)).collect();
+    known.sort_by_key(|(life, _)| *life == Life::Ended);
     let mut left = MOST;
     let mut all = Vec::new();
-    for name in known {
-        // Its life first: whoever is dead by then writes nothing any more.
-        let life = life(store, name);
+    for (life, name) in known {
         let own = format!("{name}{MANIFEST}");
         let unread = |why: String| HoldError::Manifest { path: path.join(&own), why };
         let manifest = match state_file::read_up_to(&file(store, &own), LONGEST) {
             Ok(None) => None,
+            Ok(Some(text)) if (text.len() as u64).max(LEAST) > left && life == Life::Ended => break,
             Ok(Some(text)) if (text.len() as u64).max(LEAST) > left => {
                 // Any of those that follow could be that of a living holder.
                 let why = format!("it and others beside it hold more than {MOST} bytes");
