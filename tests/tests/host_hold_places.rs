@@ -69,8 +69,10 @@ fn a_manifest_stays_while_its_file_system_may_only_not_be_mounted() {
 fn a_directory_that_cannot_be_used_stops_no_other() {
     private_host(|host| {
         let (config, reclaim) = config(host);
-        let paths = ["one", "two", "three"].map(|name| host.make_dir(name).join(".env"));
-        paths.iter().for_each(|path| left_behind(&reclaim, path));
+        let paths = ["one", "two", "three"].map(|name| host.make_file(format!("{name}/.env"), ""));
+        for (number, path) in paths.iter().enumerate() {
+            forge(&config, 0, &number.to_string(), &manifest_of(path));
+        }
         let in_the_way = host.make_file("two/.reclaim", "");
         wait_until("the others to go", LIMIT, || {
             let _told = reclaim.run(&["sweep"]);
