@@ -1,6 +1,6 @@
 //! A purge that dies half-way: what the next purge, the next sweep and the next pass of the service make of it.
 
-use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Service, private_host, wait_until};
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, wait_until};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -160,5 +160,33 @@ fn a_name_that_was_taken_meanwhile_is_not_overwritten() {
         fs::remove_dir_all(host.path("ws/abc")).or_fail("free the name");
         let finished = Reclaim::with(&config).evidence("scan").run(&["purge", "other"]);
         assert!(host.path("ws/abc/deep/file").is_file() && nothing_condemned(host), "{finished:?}");
+    });
+}
+
+/// What somebody wants kept comes back, although a pass that knew nothing of that had condemned it and died.
+#[test]
+fn what_is_kept_is_given_back_by_a_purge_of_another_id() {
+    private_host(|host| {
+        let root = || Root::of(host).text("match", "^job-(?<id>[a-z]+)$").text("remove", "tree");
+        let config = ConfigFile::write(host, [root()]);
+        // The same root with another state directory, where no keep is known.
+        let unaware = Reclaim::with(&ConfigFile::write(host, [root()])).evidence("scan");
+        let [kept, stale] = ["job-kept", "job-stale"].map(|name| host.entry(name));
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        reclaim.objects(&["keep".as_ref(), kept.as_os_str(), "--for".as_ref(), "1h".as_ref()], &[0]);
+        wait_until("a pass that condemns both", Duration::from_secs(60), || {
+            unaware.clone().variable("RECLAIM_TEST_CRASH", "after-condemn").run(&["sweep"]);
+            (host.condemned().len() == 2).then_some(())
+        });
+        wait_until("the other one to be removed", Duration::from_secs(60), || {
+            let finished = reclaim.run(&["purge", "other"]);
+            assert!(kept.is_dir() && host.condemned().is_empty(), "{finished:?}");
+            if stale.exists() {
+                // Given back for a doubt.
+                reclaim.run(&["sweep"]);
+            }
+            (!stale.exists()).then_some(())
+        });
+        assert!(kept.is_dir());
     });
 }

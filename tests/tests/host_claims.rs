@@ -170,3 +170,30 @@ fn slow_claims_stop_no_answer_and_since_when_survives_a_start() {
         assert!(entry.is_dir());
     });
 }
+
+/// Two sweeps of different roots at once: neither forgets what the other one has to remember.
+#[test]
+fn sweeps_at_once_remember_each_their_own_root() {
+    private_host(|host| {
+        let (begun, go_on) = (host.path("begun"), host.path("go-on"));
+        let script =
+            format!("touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 1", begun.display(), go_on.display());
+        let slow = program(host, "slow", &script);
+        let roots = [("slow", slow), ("quick", program(host, "quick", "exit 1"))].map(|(name, claims)| {
+            let claims = format!("{{ command = ['{}'], timeout = '50s' }}", claims.display());
+            Root::at(name, &host.make_dir(name)).raw("claims", &claims)
+        });
+        let config = ConfigFile::write(host, roots);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let first = std::thread::spawn({
+            let reclaim = reclaim.clone();
+            move || reclaim.run(&["sweep", "--root", "slow"])
+        });
+        wait_until("the first sweep to ask for claims", Duration::from_secs(30), || begun.exists().then_some(()));
+        reclaim.objects(&["sweep", "--root", "quick"], &[0]);
+        fs::write(&go_on, "").or_fail("let the first sweep go on");
+        assert!(first.join().is_ok_and(|finished| finished.code() == 0));
+        let remembered = fs::read_to_string(config.state().join("roots.json")).or_fail("read what is remembered");
+        assert!(remembered.contains("\"slow\"") && remembered.contains("\"quick\""), "{remembered}");
+    });
+}

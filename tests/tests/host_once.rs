@@ -1,7 +1,8 @@
 //! Legacy residue: names that prove nothing by themselves, taken once, in a pile, and then never looked at again.
 
 use reclaim_tests::{
-    ConfigFile, Host, Mode, OrFail as _, Pass, Reclaim, Root, Service, Subject, cases, private_host, set_mode,
+    ConfigFile, Host, Mode, OrFail as _, Pass, Reclaim, Request, Root, Service, Subject, cases, private_host, set_mode,
+    wait_until,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -15,6 +16,7 @@ cases! {
     under_the_threshold_nothing_is_touched: service, scan;
     what_is_left_for_age_alone_keeps_the_root_in_use: scan;
     a_dry_run_retires_nothing: service, scan;
+    what_somebody_has_locked_keeps_the_root_in_use: scan;
 }
 
 /// What an unkeyed launcher left behind: `tmp.` and eight letters or digits, mode 0700, empty.
@@ -126,6 +128,17 @@ fn what_is_left_for_age_alone_keeps_the_root_in_use(host: &Host, mode: Mode) {
     assert_eq!(markers(&config).len(), 1);
 }
 
+fn what_somebody_has_locked_keeps_the_root_in_use(host: &Host, mode: Mode) {
+    let (config, subject) = start(host, mode);
+    let (leased, stale) = (residue(host, 100, 1), residue(host, 0, 20));
+    let mut holder = reclaim_tests::Actor::start();
+    holder.ask(&Request::Lock(leased[0].clone().into()));
+    sleep(Duration::from_millis(1_100));
+    let pass = subject.sweep_until_gone(&stale, &leased);
+    assert_eq!(pass.kept("leased"), 1, "{pass:?}");
+    assert!(markers(&config).is_empty(), "it goes once the lock is let go: {pass:?}");
+}
+
 fn a_dry_run_retires_nothing(host: &Host, mode: Mode) {
     let (config, subject) = start(host, mode);
     let before = markers(&config).len();
@@ -186,5 +199,35 @@ fn a_missing_root_is_not_retired() {
         let mut service = Service::start(host, &config, &Reclaim::with(&config));
         service.wait_for_passes(1);
         assert!(markers(&config).is_empty());
+    });
+}
+
+/// Who looks only at what an earlier run left condemned does so in a retired root too, and retires none.
+#[test]
+fn what_lies_condemned_in_a_retired_root_is_brought_to_its_end() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [legacy(host).text("match", "^tmp\\.(?<id>[A-Za-z0-9]{8})$")]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        reclaim.sweep();
+        let marker = markers(&config).remove(0);
+        let retired = fs::read(&marker).or_fail("read the marker");
+        for (round, is_retired) in [true, false].into_iter().enumerate() {
+            fs::remove_file(&marker).or_fail("remove the marker");
+            residue(host, round * 100, 20);
+            sleep(Duration::from_millis(1_100));
+            wait_until("a pass that condemns", Duration::from_secs(60), || {
+                reclaim.clone().variable("RECLAIM_TEST_CRASH", "after-condemn").run(&["sweep"]);
+                (!host.condemned().is_empty()).then_some(())
+            });
+            if is_retired {
+                fs::write(&marker, &retired).or_fail("write the marker");
+            }
+            let finished = reclaim.run(&["purge", "nobody"]);
+            assert_eq!(finished.code(), 0, "{finished:?}");
+            assert!(host.condemned().is_empty(), "retired: {is_retired}: {finished:?}");
+            assert_eq!(marker.exists(), is_retired, "{finished:?}");
+            // The next round begins with a root that is retired.
+            fs::write(&marker, &retired).or_fail("write the marker");
+        }
     });
 }

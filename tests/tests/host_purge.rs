@@ -19,6 +19,7 @@ cases! {
     every_fence_refuses: scan;
     waiting_for_a_pin: service, scan;
     a_busy_root: scan;
+    a_busy_root_without_a_target_hinders_nobody: service, scan;
 }
 
 /// Templates in two directories, a file beside one of them, and a root whose names tell ids.
@@ -315,9 +316,47 @@ fn a_busy_root(host: &Host, mode: Mode) {
     assert_eq!(finished.code(), 5, "{finished:?}");
     assert!(finished.stderr.contains(&other.pid().to_string()), "who holds it: {finished:?}");
     assert!(all_there(&ours));
-    other.ask(&Request::Release);
-    purge(subject.reclaim(), "abc");
+    let asked = Instant::now();
+    assert_eq!(subject.reclaim().run(&["purge", "abc", "--wait", "1s"]).code(), 5);
+    assert!(asked.elapsed() >= Duration::from_secs(1), "it waits");
+    let ending = std::thread::spawn(move || {
+        sleep(Duration::from_millis(1_500));
+        other.ask(&Request::Release);
+        other
+    });
+    let line = subject.reclaim().purge("abc", &["--wait", "50s"], 0);
+    assert!(ending.join().is_ok() && line.removed == 4, "{line:?}");
     assert!(none_there(&ours));
+}
+
+fn a_busy_root_without_a_target_hinders_nobody(host: &Host, mode: Mode) {
+    let subject = Subject::start_with(host, mode, &config(host));
+    let mut other = reclaim_tests::Actor::start();
+    let mut stores = Vec::new();
+    for directory in ["root", "ws/_cache"] {
+        let store = host.make_dir(directory).join(".reclaim");
+        fs::create_dir(&store).or_fail("make a store");
+        reclaim_tests::set_mode(&store, 0o700);
+        other.ask(&Request::Lock(store.clone().into()));
+        stores.push(store);
+    }
+    let of_another = host.make_dir("ws/_cache/other");
+    let file = host.make_file("ws/abc/deep/file", "text");
+    let line = purge(subject.reclaim(), "abc");
+    assert_eq!((line.removed, line.targets.len()), (1, 3), "{line:?}");
+    assert_eq!(line.target(&host.path("ws/_cache/abc")).verdict, "absent", "{line:?}");
+    assert!(!file.exists() && of_another.is_dir());
+    assert_eq!(subject.reclaim().run(&["purge", "other"]).code(), 5);
+    // What the other one has condemned is still there, and may come back.
+    for (store, name) in stores.iter().zip(["job-abc-1", "abc"]) {
+        let file = host.make_file("ws/abc/deep/file", "text");
+        let lies = store.join("batch").join(name);
+        fs::create_dir_all(&lies).or_fail("make what is condemned");
+        let finished = subject.reclaim().run(&["purge", "abc"]);
+        assert_eq!(finished.code(), 5, "{name}: {finished:?}");
+        assert!(file.exists() && lies.is_dir());
+        fs::remove_dir(&lies).or_fail("remove it");
+    }
 }
 
 #[test]

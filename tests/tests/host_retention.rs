@@ -1,6 +1,9 @@
 //! Retention by birth and by a manifest in the entry, through the binary.
 
-use reclaim_tests::{ConfigFile, Host, Mode, OrFail as _, Pass, Root, Subject, cases, private_host, wait_until};
+use reclaim_tests::{
+    ConfigFile, Host, Mode, OrFail as _, Pass, Reclaim, Root, Subject, cases, private_host, run_to_end, set_mode,
+    wait_until,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -156,6 +159,32 @@ fn a_window_of_nothing_clears_what_is_not_kept(host: &Host, mode: Mode) {
     subject.reclaim().objects(&keep, &[0]);
     let pass = subject.sweep_until_gone(&[later, broken, host.root().join("absent")], &[&kept]);
     assert_eq!(pass.kept("keep-until"), 1, "{pass:?}");
+}
+
+/// Not even a window of nothing clears what could not be looked at: here for want of the right to read it.
+#[test]
+fn a_manifest_that_cannot_be_read_holds_its_entry() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [rules(host, "0s", FROM)]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let [unread, plain] = ["unread", "plain"].map(|name| with_manifest(host, name, "{\"created_at\": 1}"));
+        set_mode(&unread.join("manifest.json"), 0);
+        let without_right = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--"];
+        wait_until("the entry that can be read to be gone", Duration::from_secs(60), || {
+            let finished = run_to_end(
+                &mut reclaim.command_through(&without_right, &["--json", "-v", "sweep"]),
+                Duration::from_secs(60),
+            );
+            assert!(unread.is_dir(), "{finished:?}");
+            assert!(finished.stdout.contains("its manifest cannot be read at the moment"), "{finished:?}");
+            (!plain.exists()).then_some(())
+        });
+        // Who may read it clears it.
+        wait_until("it to be gone", Duration::from_secs(60), || {
+            reclaim.sweep();
+            (!unread.exists()).then_some(())
+        });
+    });
 }
 
 /// What a verdict was made on has to be the same, byte for byte, when the entry is to be removed.

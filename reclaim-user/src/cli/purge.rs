@@ -29,7 +29,8 @@ pub(super) struct Arguments {
     /// Change nothing, and tell what would go
     #[arg(long)]
     dry_run: bool,
-    /// While a target is in use or cannot be proved to be free, try again for this long
+    /// While a target is in use or cannot be proved to be free, or its directory is held by another reclaimer, try again for
+    /// this long
     #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with = "dry_run")]
     wait: Option<Duration>,
 }
@@ -59,16 +60,24 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     let mut outcome = Outcome::Done;
     for id in &ids {
         let told = loop {
-            let told = try_once(context, &mut worker, id, arguments.dry_run)?;
+            let tried = try_once(context, &mut worker, id, arguments.dry_run);
             let now = Instant::now();
-            if !text::may_pass(&told) || now >= deadline {
-                break told;
+            if now >= deadline || !may_pass(&tried) {
+                break tried?;
             }
             std::thread::sleep(PAUSE.min(deadline - now));
         };
         outcome = outcome.max(tell(context, &told)?);
     }
     Ok(outcome)
+}
+
+/// Whether another try may end otherwise.
+fn may_pass(tried: &Result<Value, Error>) -> bool {
+    match tried {
+        Ok(told) => text::may_pass(told) || told.get("code").and_then(Value::as_u64) == Some(exit::BUSY.into()),
+        Err(error) => error.code() == exit::BUSY,
+    }
 }
 
 /// Refuses a configuration in which nothing belongs to any id.

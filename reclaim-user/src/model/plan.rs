@@ -88,19 +88,92 @@ pub fn retry_after(tries: u32) -> Duration {
     Duration::from_secs(minutes.saturating_mul(60)).min(DAY)
 }
 
-/// Whether a root that is looked at once is done with: the pass came to its end, and nothing was left for age alone, or
-/// for want of knowing, or condemned. What something relies on, or what is another's, does not become ours by waiting.
+/// Whether a root that is looked at once is done with: the pass came to its end, and nothing was left that goes by waiting
+/// or once a fault is mended, and nothing condemned. `backstop`: the root has one.
 #[must_use]
-pub fn retires(pass: &PassSummary) -> bool {
-    const WAIT: [Reason; 3] = [Reason::Young, Reason::Retained, Reason::NoEvidence];
+pub fn retires(pass: &PassSummary, backstop: bool) -> bool {
     let unknown = pass.remarks.claims_fault.is_some() || pass.remarks.keeps_fault.is_some();
-    let waits = WAIT.iter().any(|reason| pass.kept.contains_key(reason));
+    let waits = pass.kept.keys().any(|reason| passes_by(*reason, backstop));
     !pass.dry_run && !pass.truncated && !unknown && !waits && pass.condemned == 0
+}
+
+/// Whether an entry that is kept for this reason may go in a later pass although nobody does anything about it but wait,
+/// or mend what hindered the pass.
+fn passes_by(reason: Reason, backstop: bool) -> bool {
+    match reason {
+        // Times run out.
+        Reason::Young | Reason::Retained | Reason::KeepUntil => true,
+        // Words and locks are for as long as somebody works with the entry, and are taken back.
+        Reason::Claimed | Reason::Leased => true,
+        // Faults of the moment: a file system that is read-only, tasks that could not be read.
+        Reason::Failed | Reason::NoEvidence => true,
+        // With a backstop its age alone decides in the end. Without one it waits for a process that is in use itself.
+        Reason::PidAlive => backstop,
+        // Something relies on it, as far as is seen for as long as the host runs.
+        Reason::Pinned => false,
+        // Not ours, and nothing about that changes by itself.
+        Reason::Owner | Reason::Kind | Reason::Mode | Reason::Name | Reason::NotEmpty => false,
+        // So few prove nothing, and residue does not become more.
+        Reason::Pile => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::report::{Producer, Remarks};
+    use std::collections::BTreeMap;
+
+    fn ended(kept: &[Reason]) -> PassSummary {
+        PassSummary {
+            root: "root".into(),
+            evidence: Producer::Scan,
+            complete: true,
+            covered: true,
+            gaps: BTreeMap::new(),
+            listed: kept.len() as u64,
+            candidates: 0,
+            kept: kept.iter().map(|reason| (*reason, 1)).collect(),
+            removed: 0,
+            restored: 0,
+            condemned: 0,
+            truncated: false,
+            dry_run: false,
+            remarks: Remarks::default(),
+            elapsed_ms: 0,
+        }
+    }
+
+    #[test]
+    fn a_root_retires_once_nothing_in_it_goes_by_waiting() {
+        use Reason::{
+            Claimed, Failed, KeepUntil, Kind, Leased, Mode, Name, NoEvidence, NotEmpty, Owner, PidAlive, Pile, Pinned,
+            Retained, Young,
+        };
+        let never = [Pinned, Owner, Kind, Mode, Name, NotEmpty, Pile];
+        assert!(retires(&ended(&[]), true) && retires(&ended(&never), true));
+        for reason in [Young, Retained, KeepUntil, Claimed, Leased, Failed, NoEvidence] {
+            for backstop in [false, true] {
+                assert!(!retires(&ended(&[Pinned, reason]), backstop), "{reason:?}");
+            }
+        }
+        assert!(retires(&ended(&[PidAlive]), false) && !retires(&ended(&[PidAlive]), true));
+    }
+
+    #[test]
+    fn a_root_retires_after_a_pass_that_saw_all_of_it() {
+        let fault = || Some("why".to_owned());
+        let whole = ended(&[]);
+        for part in [
+            PassSummary { dry_run: true, ..whole.clone() },
+            PassSummary { truncated: true, ..whole.clone() },
+            PassSummary { condemned: 1, ..whole.clone() },
+            PassSummary { remarks: Remarks { claims_fault: fault(), ..Remarks::default() }, ..whole.clone() },
+            PassSummary { remarks: Remarks { keeps_fault: fault(), ..Remarks::default() }, ..whole.clone() },
+        ] {
+            assert!(!retires(&part, false), "{part:?}");
+        }
+    }
 
     #[test]
     fn a_pile_opens_at_its_threshold_and_lets_all_through_from_then_on() {

@@ -33,7 +33,7 @@ pub enum Record {
 ///
 /// The deadline is the earlier one of what was recorded when the entry was taken in and of what the window in force says:
 /// a shorter window applies to all that is there, and a longer one does not give back what was to go. A window of 0 lets
-/// everything pass. What is not known is retained. (A keep-until is judged before, and overrules all of this.)
+/// everything pass but what cannot be read at the moment. What is not known is retained. (A keep-until is judged before, and overrules all of this.)
 #[must_use]
 pub fn is_over(
     window: Option<Duration>,
@@ -44,7 +44,8 @@ pub fn is_over(
 ) -> bool {
     let Some(window) = window else { return true };
     if window.is_zero() {
-        return true;
+        // Whatever it says, but it has to be known that it says something: it is read again before the entry is removed.
+        return record != Record::Unread;
     }
     let without = |rule: WithoutRecord| match rule {
         WithoutRecord::Birth => birth.map(|birth| (birth, None)),
@@ -141,6 +142,17 @@ mod tests {
         assert!(!is_over(Some(HOUR), None, None, Record::Unasked, at(7200)));
         assert!(is_over(Some(HOUR), None, old, Record::Unasked, at(7200)));
         assert!(is_over(None, None, None, Record::Unasked, at(0)));
+    }
+
+    #[test]
+    fn a_window_of_nothing_holds_only_what_cannot_be_read_now() {
+        use WithoutRecord::{Birth, Keep};
+        let told = Record::Told { begun: at(9_000), deadline: Some(at(9_000)) };
+        for rule in [Birth, Keep] {
+            let over = |record| is_over(Some(Duration::ZERO), Some(&from(rule, rule)), None, record, at(0));
+            assert!([told, Record::Absent, Record::Broken].into_iter().all(over) && !over(Record::Unread), "{rule:?}");
+        }
+        assert!(is_over(Some(Duration::ZERO), None, None, Record::Unasked, at(0)));
     }
 
     #[test]

@@ -44,8 +44,7 @@ impl Memory {
     #[must_use]
     pub fn read(directory: &Path) -> Self {
         let file = directory.join(FILE);
-        let text = state_file::read(&file).ok().flatten().unwrap_or_default();
-        Self { known: serde_json::from_slice(&text).unwrap_or_default(), file }
+        Self { known: parse(state_file::read(&file).ok().flatten()), file }
     }
 
     /// Puts what is remembered of a root into its state.
@@ -58,10 +57,11 @@ impl Memory {
         }
     }
 
-    /// Keeps what the state of a root says. Writes nothing when that is what is kept already.
+    /// Keeps what the state of a root says. Writes nothing when that is what is kept already. What others have written of
+    /// other roots since it was read stays.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or somebody else writes for long.
     pub fn keep(&mut self, root: &str, state: &RootState) -> io::Result<()> {
         let line = |(name, trouble): (&[u8], &super::troubles::Trouble)| Line {
             name: name.to_vec(),
@@ -76,10 +76,17 @@ impl Memory {
         if self.known.get(root).unwrap_or(&Remembered::default()) == &now {
             return Ok(());
         }
+        let _lock = state_file::lock(&self.file)?;
+        // Only what cannot be read at the moment is an error: to write then would lose what is there.
+        self.known = parse(state_file::read(&self.file)?);
         self.known.insert(root.to_owned(), now);
         self.known.retain(|_, remembered| *remembered != Remembered::default());
         state_file::replace(&self.file, &serde_json::to_vec(&self.known)?)
     }
+}
+
+fn parse(text: Option<Vec<u8>>) -> BTreeMap<String, Remembered> {
+    serde_json::from_slice(&text.unwrap_or_default()).unwrap_or_default()
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -93,6 +100,22 @@ fn seconds(time: Timestamp) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_wrote_meanwhile_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let since = |seconds| RootState { claims_unread_since: Some(at(seconds)), ..RootState::default() };
+        let [mut one, mut two] = [0, 1].map(|_| Memory::read(directory.path()));
+        one.keep("one", &since(1)).unwrap();
+        two.keep("two", &since(2)).unwrap();
+        one.keep("one", &since(3)).unwrap();
+        let memory = Memory::read(directory.path());
+        for (root, seconds) in [("one", 3), ("two", 2)] {
+            let mut state = RootState::default();
+            memory.recall(root, &mut state);
+            assert_eq!(state.claims_unread_since, Some(at(seconds)), "{root}");
+        }
+    }
 
     #[test]
     fn what_was_told_is_remembered_until_it_is_over() {

@@ -21,6 +21,7 @@ mod condemn;
 mod confirm;
 mod crash;
 mod cursors;
+mod elsewhere;
 mod error;
 mod examine;
 mod finish;
@@ -48,6 +49,7 @@ mod troubles;
 mod words;
 
 pub use cursors::Cursors;
+pub use elsewhere::lies_condemned;
 pub use error::RemovalError;
 pub use examine::now;
 pub use keeps::{Entry as KeptEntry, KeepError, KeepStore, place as kept_place};

@@ -1,8 +1,8 @@
 //! One purge: from an id to its targets, and from what became of them to the report.
 
-use super::roots::Roots;
+use super::roots::{Placed, Roots};
 use crate::config::{Config, RemoveCommand, RootConfig};
-use crate::error::Error;
+use crate::error::{Error, exit};
 use crate::evidence::asked::{Looker, path_of};
 use crate::evidence::engine::Engine;
 use crate::evidence::holders;
@@ -14,6 +14,7 @@ use crate::model::report::{Name, Reason};
 use crate::removal::{self, PassOptions, PurgeOptions, Purged, RootState, Site, Target};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,13 +34,15 @@ pub fn check(config: &Config, id: &Id) -> Result<(), ExpandError> {
 struct Found {
     place: usize,
     target: Target,
+    /// It is known not to be there, in a directory that is not asked about.
+    is_absent: bool,
 }
 
 /// Removes all that belongs to an id, or nothing of it.
 ///
 /// # Errors
-/// When the id is none of the configuration's, a directory cannot be used or is held by another reclaimer, or no evidence
-/// can be taken. Nothing is removed then.
+/// When the id is none of the configuration's, a directory cannot be used, one that has a target is held by another
+/// reclaimer, or no evidence can be taken. Nothing is removed then.
 #[expect(
     clippy::too_many_arguments,
     reason = "each is another owner's, and a struct of borrows would only rename them"
@@ -55,28 +58,40 @@ pub fn purge(
     between: &mut dyn FnMut(&mut Engine),
 ) -> Result<PurgeReport, Error> {
     check(config, id)?;
-    let mut left = HashMap::new();
+    let (mut left, mut busy) = (HashMap::new(), BTreeMap::new());
     for at in places(roots, config) {
         let place = roots.at(at);
         if !dry_run {
             let state = states.entry(place.config.name.clone()).or_default();
-            let options = PassOptions { budget: Duration::from_secs(30), stop: stop.clone(), ..PassOptions::default() };
-            left.insert(at, roots.bring_to_end(at, engine, state, &options, between)?);
+            // With the state directory, for what is kept comes back.
+            let state_dir = Some(config.service.state_dir.clone());
+            let budget = Duration::from_secs(30);
+            let options = PassOptions { budget, stop: stop.clone(), state_dir, ..PassOptions::default() };
+            match roots.bring_to_end(at, engine, state, &options, between) {
+                Ok(names) => drop(left.insert(at, names)),
+                Err(error) if error.code() == exit::BUSY => drop(busy.insert(at, error)),
+                Err(error) => return Err(error),
+            }
         }
     }
     let found = targets(roots, config, id)?;
+    let found = unless_busy(roots, config, id, busy, found)?;
     let mut sites: Vec<usize> = Vec::new();
     let mut targets = Vec::new();
     let mut paths = Vec::new();
-    for Found { place, mut target } in found {
+    for Found { place, mut target, is_absent } in found {
+        let path = roots.at(place).config.path.join(path_of(target.name.to_bytes()));
+        if is_absent {
+            paths.push((path, None));
+            continue;
+        }
         target.site = sites.iter().position(|site| *site == place).unwrap_or_else(|| {
             sites.push(place);
             sites.len() - 1
         });
-        let path = roots.at(place).config.path.join(path_of(target.name.to_bytes()));
         let lies_condemned =
             left.get(&place).is_some_and(|names| names.iter().any(|name| *name == target.name.to_bytes()));
-        paths.push((path, lies_condemned));
+        paths.push((path, Some(lies_condemned)));
         targets.push(target);
     }
     let sites: Vec<Site<'_>> = sites
@@ -90,9 +105,17 @@ pub fn purge(
     let options = PurgeOptions { dry_run, state_dir, settle_limit: Duration::from_secs(5), stop };
     let failed = |source| Error::Purge { id: id.to_string(), source };
     let purged = removal::purge(&sites, &targets, engine, &options, between).map_err(failed)?;
-    let told = paths.iter().zip(&targets).zip(purged).map(|(((path, lies_condemned), target), purged)| {
+    let mut purged = targets.iter().zip(purged);
+    let told = paths.iter().map(|(path, asked)| {
+        let Some(lies_condemned) = *asked else {
+            let absent = Purged { verdict: TargetVerdict::Absent, reason: None, pins: Vec::new(), detail: None };
+            return report(engine, path, absent, false);
+        };
+        let Some((target, purged)) = purged.next() else {
+            return report(engine, path, Purged::undone("nothing was told of it".to_owned()), false);
+        };
         let purged = match purged.verdict {
-            TargetVerdict::Absent if *lies_condemned => Purged {
+            TargetVerdict::Absent if lies_condemned => Purged {
                 verdict: TargetVerdict::Failed,
                 reason: Some(Reason::Failed),
                 detail: Some("it lies condemned in `.reclaim`, and could not be removed yet".to_owned()),
@@ -119,6 +142,41 @@ fn places(roots: &Roots, config: &Config) -> Vec<usize> {
     places
 }
 
+/// What was found, where nothing of it lies in a directory that another reclaimer works on. What is not there is not asked
+/// about.
+///
+/// # Errors
+/// The error of such a directory, where something of the id does lie in it or the other one may have condemned it.
+fn unless_busy(
+    roots: &Roots,
+    config: &Config,
+    id: &Id,
+    busy: BTreeMap<usize, Error>,
+    mut found: Vec<Found>,
+) -> Result<Vec<Found>, Error> {
+    for (at, error) in busy {
+        let Placed { config: root, .. } = roots.at(at);
+        let own_id = config.roots.get(at).filter(|root| root.has_id());
+        let is_listed = |found: &[Found]| {
+            found.iter().filter(|found| found.place == at).any(|found| {
+                let path = root.path.join(path_of(found.target.name.to_bytes()));
+                // What cannot be looked at may be there.
+                !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            })
+        };
+        let is_condemned = removal::lies_condemned(&root.path, |name| {
+            own_id.is_some_and(|root| root.id_of(name) == Some(id.as_str().as_bytes()))
+                || found.iter().any(|found| found.place == at && found.target.name.to_bytes() == name)
+        });
+        // Once more at the end, for what was condemned may have had its name back meanwhile. Not knowing is being there.
+        if is_listed(&found) || is_condemned.unwrap_or(true) || is_listed(&targets(roots, config, id)?) {
+            return Err(error);
+        }
+        found.iter_mut().filter(|found| found.place == at).for_each(|found| found.is_absent = true);
+    }
+    Ok(found)
+}
+
 /// What belongs to an id: what the templates say first, then the entries of roots that are not among it.
 fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error> {
     let shared: Vec<PathBuf> = config.shared();
@@ -131,7 +189,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
         if let Some(command) = &mut rules.command {
             command.id = Some(id.to_string());
         }
-        found.push(Found { place, target: Target { site: 0, name, rules, only: None } });
+        found.push(Found { place, target: Target { site: 0, name, rules, only: None }, is_absent: false });
     }
     for (place, root) in config.roots.iter().enumerate().filter(|(_, root)| root.has_id()) {
         let failed = |source| Error::Removal { root: root.name.clone(), source };
@@ -154,7 +212,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
                 command: root.command.clone().map(|command| RemoveCommand { id: Some(id.to_string()), ..command }),
                 ..root.clone()
             };
-            found.push(Found { place, target: Target { site: 0, name, rules, only: None } });
+            found.push(Found { place, target: Target { site: 0, name, rules, only: None }, is_absent: false });
         }
     }
     Ok(found)

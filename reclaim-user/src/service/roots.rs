@@ -198,7 +198,9 @@ impl Roots {
             on(PassEvent::Note(format!("{} does not exist, so there is nothing to do", config.path.display())));
             return Ok(nothing(&config.name, options.dry_run, engine.status()));
         };
-        let once = options.state_dir.as_deref().filter(|_| config.once);
+        // What lies condemned is brought to its end in a retired root too, and who looks at nothing else has not seen
+        // whether the root is done with.
+        let once = options.state_dir.as_deref().filter(|_| config.once && !options.leftovers_only);
         if let Some(state_dir) = once {
             let retired = removal::retired_since(state_dir, config).unwrap_or_else(|error| {
                 on(PassEvent::Note(format!("whether the root is retired cannot be told, so it is skipped: {error}")));
@@ -210,7 +212,7 @@ impl Roots {
             }
         }
         let summary = removal::pass(config, index, location, engine, options, state, on, between).map_err(failed)?;
-        if let Some(state_dir) = once.filter(|_| plan::retires(&summary)) {
+        if let Some(state_dir) = once.filter(|_| plan::retires(&summary, config.backstop.is_some())) {
             on(PassEvent::Note(match removal::retire(state_dir, config) {
                 Ok(()) => {
                     let marker = removal::retired_marker(state_dir, config);
