@@ -270,6 +270,27 @@ fn no_id_names_a_root_or_what_holds_one() {
     });
 }
 
+/// An id may hold what another template or a root adds to one: what it would name is another id's.
+#[test]
+fn no_id_names_what_another_id_has_beside_it() {
+    private_host(|host| {
+        let root = Root::of(host).text("match", "^job-(?<id>[a-z]+)$").text("remove", "tree");
+        let templates = ["ws/{id}", "ws/{id}-data", "ws/{id}.lock", "root/{id}", "root/{id}.tmp"];
+        let tables = templates.map(|path| format!("[[owned]]\npath = '{}/{path}'\n", host.directory().display()));
+        let config = ConfigFile::write(host, [root]).tables(&tables.concat());
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let ours = ["ws/a", "ws/a-data", "ws/a.lock", "root/job-a", "root/a.tmp"].map(|path| host.make_dir(path));
+        for id in ["a-data", "a.lock", "job-a", "a.tmp"] {
+            let finished = reclaim.run(&["purge", id]);
+            assert!(finished.code() == 2 && finished.stderr.contains("to be of the id `a`"), "{id}: {finished:?}");
+            assert!(all_there(&ours), "{id}");
+        }
+        let other = host.make_dir("ws/b");
+        assert_eq!(purge(&reclaim, "a").removed, 5);
+        assert!(none_there(&ours) && other.is_dir());
+    });
+}
+
 /// A directory of templates that became a link leads nowhere.
 #[test]
 fn a_directory_that_became_a_link_is_not_followed() {

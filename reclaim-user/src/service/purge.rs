@@ -9,7 +9,9 @@ use crate::evidence::holders;
 use crate::evidence::source::View;
 use crate::model::answer::{PinReport, Seen};
 use crate::model::pin::{Pin, Place};
-use crate::model::purge::{ExpandError, Id, PurgeReport, TargetReport, TargetVerdict, shared_by};
+use crate::model::purge::{
+    ExpandError, Id, PurgeReport, TargetReport, TargetVerdict, Template, shared_by, told_otherwise,
+};
 use crate::model::report::{Name, Reason};
 use crate::removal::{self, PassOptions, PurgeOptions, Purged, RootState, Site, Target};
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +29,28 @@ use std::time::Duration;
 /// When it would name something that ids share, or no name at all.
 pub fn check(config: &Config, id: &Id) -> Result<(), ExpandError> {
     let shared = config.shared();
-    config.owned.iter().try_for_each(|owned| owned.template.expand(id, &shared).map(drop))
+    config.owned.iter().try_for_each(|owned| {
+        let name = owned.template.expand(id, &shared)?;
+        no_sibling(config, id, owned.template.parent(), name.as_bytes(), Some(&owned.template))
+    })
+}
+
+/// Makes sure that no template and no root of a directory tells a name there to be another id's. `own`: the template that
+/// made the name; none where a root found it.
+fn no_sibling(config: &Config, id: &Id, parent: &Path, name: &[u8], own: Option<&Template>) -> Result<(), ExpandError> {
+    let sibling = |by: String, other: String| {
+        let path = parent.join(path_of(name));
+        Err(ExpandError::Sibling { id: id.to_string(), path, by, other })
+    };
+    let templates = config.owned.iter().map(|owned| &owned.template).filter(|template| template.parent() == parent);
+    if let Some((by, other)) = str::from_utf8(name).ok().and_then(|name| told_otherwise(name, id, own, templates)) {
+        return sibling(format!("`{by}`"), other.to_string());
+    }
+    let other = config.roots.iter().filter(|root| root.path == parent).find_map(|root| {
+        let told = root.id_of(name).filter(|told| *told != id.as_str().as_bytes())?;
+        Some((root, String::from_utf8_lossy(told).escape_debug().to_string()))
+    });
+    other.map_or(Ok(()), |(root, other)| sibling(format!("the root `{}`", root.name), other))
 }
 
 /// A target as it is found, before its directory has a site.
@@ -202,6 +225,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
             if found.iter().any(|known| known.place == place && known.target.name == name) {
                 continue;
             }
+            no_sibling(config, id, &root.path, name.to_bytes(), None)?;
             // What guesses at whether an entry is still wanted has no say: that it is not is told.
             let rules = RootConfig {
                 pattern: None,

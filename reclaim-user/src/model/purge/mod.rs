@@ -9,7 +9,7 @@ mod template;
 pub use command::{CommandFault, CommandTemplate};
 pub use id::{Id, IdError, IdFault};
 pub use report::{PurgeReport, TargetReport, TargetVerdict};
-pub use template::{ExpandError, Template, TemplateFault, shared_by};
+pub use template::{ExpandError, Template, TemplateFault, shared_by, told_otherwise};
 
 #[cfg(test)]
 mod tests;

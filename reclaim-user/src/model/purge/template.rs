@@ -57,6 +57,18 @@ pub enum ExpandError {
         /// The root, or the directory of a template.
         shared: PathBuf,
     },
+    /// The path is another id's.
+    #[error("the id `{id}` would name {}, which {by} tells to be of the id `{other}`", path.display())]
+    Sibling {
+        /// The id.
+        id: String,
+        /// The path.
+        path: PathBuf,
+        /// The template or the root that tells so.
+        by: String,
+        /// Whose it is.
+        other: String,
+    },
 }
 
 impl Template {
@@ -116,6 +128,19 @@ impl Template {
         &self.parent
     }
 
+    /// Bytes of a name that are no part of the id. Of several templates that fit a name, the one with the most tells whose it
+    /// is.
+    #[must_use]
+    pub fn literal(&self) -> usize {
+        self.prefix.len() + self.suffix.len()
+    }
+
+    /// The id that a name in its directory belongs to by this template; none when it fits no id.
+    #[must_use]
+    pub fn tells(&self, name: &str) -> Option<Id> {
+        name.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix).and_then(|id| Id::parse(id.as_bytes()).ok())
+    }
+
     /// The name in that directory which belongs to an id. `shared`: directories that no id may name, or name one above.
     ///
     /// # Errors
@@ -141,6 +166,19 @@ impl std::fmt::Display for Template {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{}/{}{PLACEHOLDER}{}", self.parent.display(), self.prefix, self.suffix)
     }
+}
+
+/// Whose a name is by one of some templates of its directory, where that is not the id that it was made of; with the template.
+/// `own`: the one that made it. One with fewer literal bytes has no say: `{id}` fits every name.
+pub fn told_otherwise<'t>(
+    name: &str,
+    id: &Id,
+    own: Option<&Template>,
+    templates: impl IntoIterator<Item = &'t Template>,
+) -> Option<(&'t Template, Id)> {
+    let least = own.map_or(1, Template::literal);
+    let others = templates.into_iter().filter(|other| Some(*other) != own && other.literal() >= least);
+    others.filter_map(|other| Some((other, other.tells(name)?))).find(|(_, told)| told != id)
 }
 
 /// The first of some directories that a path is, or holds.

@@ -159,3 +159,21 @@ proptest! {
         let _either = CommandTemplate::parse(vec!["acme".to_owned(), text], true);
     }
 }
+
+#[test]
+fn a_name_is_of_the_id_that_the_closest_template_tells() {
+    let all = ["/ws/{id}", "/ws/{id}-data", "/ws/{id}.lock", "/ws/job-{id}"].map(template);
+    let of = |own: usize, text: &str| {
+        let name = all[own].expand(&id(text), &[]).expect("a name");
+        told_otherwise(&name, &id(text), Some(&all[own]), &all).map(|(_, told)| told.to_string())
+    };
+    assert_eq!((of(0, "a"), of(1, "a"), of(2, "a"), of(3, "a")), (None, None, None, None));
+    assert_eq!(of(0, "a-data"), Some("a".to_owned()));
+    assert_eq!(of(0, "a.lock"), Some("a".to_owned()));
+    assert_eq!(of(0, "job-a"), Some("a".to_owned()));
+    assert_eq!(of(1, "job-a"), None, "the longer suffix says more of the name");
+    assert_eq!(of(3, "a-data"), Some("job-a".to_owned()));
+    // What a root's pattern found was made by no template.
+    assert_eq!(told_otherwise("x.lock", &id("x.lock"), None, &all).map(|(_, told)| told.to_string()), Some("x".into()));
+    assert!(told_otherwise("x", &id("y"), None, &all).is_none(), "what fits every name tells nothing");
+}
