@@ -394,7 +394,10 @@ fn host_an_entry_that_a_process_refers_to_is_restored_and_goes_when_the_process_
         let holder = Sleeper::of(child);
         let told = run(&room.rules(), &mut evidence);
         assert_eq!(told.of("held"), (Verdict::Restored, Some(Reason::Pinned)));
-        assert_eq!(told.detail("held"), format!("process {} has it as its working directory", holder.id()));
+        // A child that another test has just forked has what is open here for a moment: a lease is, too.
+        let (detail, expected) =
+            (told.detail("held"), format!("process {} has it as its working directory", holder.id()));
+        assert!(detail.split(", ").any(|told| told == expected), "{detail}");
         drop(holder);
         if !sees_all {
             // Where the first process may not be looked at, nothing goes at all.
