@@ -269,7 +269,9 @@ fn namespace_without_a_way_in(host: &Host, mode: Mode) {
     for _ in 0..3 {
         let pass = subject.sweep();
         assert!(!pass.complete && !pass.covered && pass.gaps.contains_key("reader-chrooted"), "{pass:?}");
-        assert_eq!((pass.removed, pass.kept("no-evidence")), (0, 2), "{pass:?}");
+        // A layer of a union file system of others whose place cannot be found out holds every entry as well.
+        let kept = pass.kept("no-evidence") + pass.kept("pinned");
+        assert_eq!((pass.removed, kept), (0, 2), "{pass:?}");
     }
     sandbox.still_works(&relative, &entry);
     assert!(entry.is_dir() && stale.is_dir());
