@@ -207,6 +207,39 @@ fn a_stuck_entry_is_told_once_and_listed() {
     });
 }
 
+/// Where more entries cannot be removed than are remembered one by one, those beyond are not told in every sweep either.
+#[test]
+fn more_than_are_remembered_are_told_once_and_counted() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [rules(host).text("kind", "file")]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let files: Vec<PathBuf> =
+            (0..1_003).map(|number| host.make_file(format!("root/file-{number}"), "text")).collect();
+        files.iter().for_each(|file| set_immutable(file, true));
+        let told = || {
+            let ended = reclaim.run(&["sweep"]);
+            assert_eq!(ended.code(), 0, "{ended:?}");
+            ended.stderr.lines().filter(|line| line.contains("WARN") && line.contains("root/file-")).count()
+        };
+        assert_eq!(told(), 20, "as many as one pass tells");
+        for _ in 0..60 {
+            if told() == 0 {
+                break;
+            }
+        }
+        assert_eq!(told(), 0, "all were told of");
+        let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+        assert_eq!(objects.iter().filter(|object| object["type"] == "stuck").count(), 1_000);
+        let counts = |object: &&serde_json::Value| {
+            object["message"].as_str().is_some_and(|message| message.starts_with("3 more entries"))
+        };
+        assert_eq!(objects.iter().filter(counts).count(), 1, "{objects:?}");
+        files.iter().for_each(|file| set_immutable(file, false));
+        reclaim.sweep();
+        assert!(host.names().is_empty());
+    });
+}
+
 /// A pass that fails says at warning level that it holds things back, and why.
 #[test]
 fn a_pass_that_fails_says_what_it_holds_back() {

@@ -45,7 +45,9 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     let roots = Roots::place(&loaded.config);
     let state_dir = &loaded.config.service.state_dir;
     tell_roots(&mut output, roots.everything(), state_dir)?;
-    tell_stuck(&mut output, roots.everything(), state_dir)?;
+    for (root, count) in tell_stuck(&mut output, roots.everything(), state_dir)? {
+        faults.push(fault(&root, false, format!("{count} more entries than are listed could not be removed")));
+    }
     faults.extend(super::holds::tell(&mut output, &loaded.config.service)?);
     if let Err(error) = KeepStore::of(state_dir).read(removal::now()) {
         faults.push(fault("keeps", true, chain(&error)));
@@ -180,15 +182,17 @@ fn recalled(memory: &Memory, placed: &Placed) -> RootState {
     state
 }
 
-/// Every entry that the last passes could not remove.
-fn tell_stuck(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Result<()> {
+/// Every entry that the last passes could not remove. Gives how many there are of a root that are not remembered one by one.
+fn tell_stuck(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Result<Vec<(String, u64)>> {
+    let mut beyond = Vec::new();
     let memory = Memory::read(state_dir);
     let mut table = Table::new(&["STUCK", "SINCE", "WHY"]);
     let mut any = false;
     for placed in roots {
         let state = recalled(&memory, placed);
+        let root = &placed.config.name;
         for (name, trouble) in state.troubles.iter() {
-            let (root, name) = (placed.config.name.clone(), Name(name.to_vec()));
+            let (root, name) = (root.clone(), Name(name.to_vec()));
             let since = calendar::written(trouble.first);
             let report = StuckReport { root, name_hex: name.hex(), name, since, why: trouble.why.clone() };
             output.object(&report)?;
@@ -196,8 +200,13 @@ fn tell_stuck(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Re
             table.row([format!("{}/{}", report.root, text::name(&report.name)), report.since, why]);
             any = true;
         }
+        beyond
+            .extend(Some(state.troubles.beyond().count).filter(|count| *count > 0).map(|count| (root.clone(), count)));
     }
-    if any { output.table(&table) } else { Ok(()) }
+    if any {
+        output.table(&table)?;
+    }
+    Ok(beyond)
 }
 
 /// Batches and condemned entries that lie in a root now. A root or a `.reclaim` that is not there holds none.

@@ -5,14 +5,13 @@ use crate::config::{ConfigError, duration};
 use crate::error::{Error, Outcome, exit};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::model::purge::Id;
-use crate::removal::RootState;
 use crate::render::purge as text;
 use crate::service::client::{Client, ClientError};
 use crate::service::protocol::Request;
 use crate::service::purge;
 use crate::service::roots::Roots;
+use crate::service::states::States;
 use serde_json::Value;
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
@@ -44,7 +43,7 @@ enum Worker {
 struct Alone {
     roots: Roots,
     engine: Engine,
-    states: HashMap<String, RootState>,
+    states: States,
 }
 
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
@@ -109,8 +108,9 @@ fn choose(context: &Context, dry_run: bool) -> Result<Worker, Error> {
     roots.check()?;
     warn_of_capabilities();
     let mut engine = roots.engine(context.evidence, Span::Command)?;
+    let states = States::read(&context.loaded.config.service.state_dir);
     engine.refuse_binds(context.loaded.config.service.refuse_binds && !dry_run);
-    Ok(Worker::Alone(Box::new(Alone { roots, engine, states: HashMap::new() })))
+    Ok(Worker::Alone(Box::new(Alone { roots, engine, states })))
 }
 
 /// One try: the report, or the error that the service gave in its place.

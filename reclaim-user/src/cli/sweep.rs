@@ -4,13 +4,14 @@ use super::context::{Context, warn_of_capabilities};
 use crate::error::{Error, Outcome, chain, exit};
 use crate::evidence::engine::{EvidenceChoice, Span};
 use crate::model::report::{PassSummary, Verdict};
-use crate::removal::{Cursors, Memory, PassEvent, PassOptions, RootState};
+use crate::removal::{Cursors, PassEvent, PassOptions};
 use crate::render::pass as text;
 use crate::render::progress::Progress;
 use crate::service::client::{Client, ClientError};
 use crate::service::holds::{self, Prover, Scope};
 use crate::service::protocol::Request;
 use crate::service::roots;
+use crate::service::states::States;
 use serde_json::Value;
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -60,7 +61,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
     let progress = Progress::new(std::io::stderr().is_terminal() && !context.output.json());
     let names: Vec<String> = roots.all().iter().map(|placed| placed.config.name.clone()).collect();
     let mut cursors = Cursors::read(&context.loaded.config.service.state_dir);
-    let mut memory = Memory::read(&context.loaded.config.service.state_dir);
+    let mut states = States::read(&context.loaded.config.service.state_dir);
     let mut outcome = Outcome::Done;
     let mut first = None;
     for (at, name) in names.iter().enumerate() {
@@ -83,24 +84,22 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             PassEvent::Note(note) => progress.aside(|| tracing::warn!("{name}: {note}")),
             PassEvent::Progress { listed, removed } => progress.at(listed, removed),
         };
-        let mut state = RootState::at(cursors.of(name));
-        memory.recall(name, &mut state);
-        let pass = roots.pass(at, &mut engine, &mut state, &options, &mut on, &mut |_| {});
+        let state = states.of(name);
+        state.cursor = cursors.of(name);
+        let pass = roots.pass(at, &mut engine, state, &options, &mut on, &mut |_| {});
+        let cursor = state.cursor;
         progress.end();
         if !arguments.dry_run
             && pass.is_ok()
-            && let Err(error) = cursors.keep(name, state.cursor)
+            && let Err(error) = cursors.keep(name, cursor)
         {
             let directory = context.loaded.config.service.state_dir.display();
             tracing::warn!(
                 "{name}: where this pass ended cannot be kept in {directory}, so the next begins where this one did: {error}"
             );
         }
-        if !arguments.dry_run
-            && let Err(error) = memory.keep(name, &state)
-        {
-            let directory = context.loaded.config.service.state_dir.display();
-            tracing::warn!("{name}: what was told of it cannot be kept in {directory}, so it is told again: {error}");
+        if !arguments.dry_run {
+            states.keep(name);
         }
         written?;
         if let Some(held) = pass.as_ref().map_or_else(|error| Some(text::nothing_went(name, error)), text::held_back) {
@@ -127,7 +126,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
         for at in roots.parents() {
             // What purges left behind where no pass looks for entries.
             let name = roots.at(at).config.name.clone();
-            if let Err(error) = roots.bring_to_end(at, &mut engine, &mut RootState::default(), &options, &mut |_| {}) {
+            if let Err(error) = roots.bring_to_end(at, &mut engine, &mut states, &options, &mut |_| {}) {
                 tracing::error!("{name}: {}", chain(&error));
                 outcome = outcome.max(if error.code() == exit::BUSY { Outcome::Busy } else { Outcome::Failed });
             }

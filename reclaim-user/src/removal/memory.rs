@@ -3,7 +3,7 @@
 
 use super::options::RootState;
 use super::state_file;
-use super::troubles::Troubles;
+use super::troubles::{Beyond, Trouble, Troubles};
 use crate::model::fence::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,6 +28,15 @@ struct Remembered {
     claims_unread_since: Option<i64>,
     #[serde(default)]
     troubles: Vec<Line>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    beyond: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    beyond_told: Option<i64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// One entry that cannot be removed; its name as bytes, for it need not be text.
@@ -37,6 +46,8 @@ struct Line {
     first: i64,
     told: Option<i64>,
     why: String,
+    #[serde(default)]
+    condemned: bool,
 }
 
 impl Memory {
@@ -49,12 +60,16 @@ impl Memory {
 
     /// Puts what is remembered of a root into its state.
     pub fn recall(&self, root: &str, state: &mut RootState) {
-        let Some(Remembered { claims_unread_since, troubles }) = self.known.get(root) else { return };
+        let Some(Remembered { claims_unread_since, troubles, beyond, beyond_told }) = self.known.get(root) else {
+            return;
+        };
         state.claims_unread_since = claims_unread_since.map(at);
-        state.troubles = Troubles::default();
-        for Line { name, first, told, why } in troubles {
-            state.troubles.recall(name.clone(), at(*first), told.map(at), why.clone());
-        }
+        let trouble = |Line { name, first, told, why, condemned }: &Line| {
+            let (first, told, why) = (at(*first), told.map(at), why.clone());
+            (name.clone(), Trouble { first, told, why, condemned: *condemned, seen: false })
+        };
+        let beyond = Beyond { count: *beyond, told: beyond_told.map(at) };
+        state.troubles = Troubles::recalled(troubles.iter().map(trouble).collect(), beyond);
     }
 
     /// Keeps what the state of a root says. Writes nothing when that is what is kept already. What others have written of
@@ -63,15 +78,19 @@ impl Memory {
     /// # Errors
     /// When it cannot be written, or somebody else writes for long.
     pub fn keep(&mut self, root: &str, state: &RootState) -> io::Result<()> {
-        let line = |(name, trouble): (&[u8], &super::troubles::Trouble)| Line {
+        let line = |(name, trouble): (&[u8], &Trouble)| Line {
             name: name.to_vec(),
             first: seconds(trouble.first),
             told: trouble.told.map(seconds),
             why: trouble.why.clone(),
+            condemned: trouble.condemned,
         };
+        let beyond = state.troubles.beyond();
         let now = Remembered {
             claims_unread_since: state.claims_unread_since.map(seconds),
             troubles: state.troubles.iter().map(line).collect(),
+            beyond: beyond.count,
+            beyond_told: beyond.told.map(seconds),
         };
         if self.known.get(root).unwrap_or(&Remembered::default()) == &now {
             return Ok(());
@@ -121,13 +140,13 @@ mod tests {
     fn what_was_told_is_remembered_until_it_is_over() {
         let directory = tempfile::tempdir().unwrap();
         let mut state = RootState { claims_unread_since: Some(at(7)), ..RootState::default() };
-        assert!(state.troubles.see(b"a\xff", Some("why"), at(8)));
+        assert!(state.troubles.see(b"a\xff", Some("why"), false, at(8)));
         state.troubles.told(b"a\xff", at(8));
         Memory::read(directory.path()).keep("root", &state).unwrap();
         let mut later = RootState::default();
         Memory::read(directory.path()).recall("root", &mut later);
         assert_eq!(later.claims_unread_since, Some(at(7)));
-        assert!(!later.troubles.see(b"a\xff", None, at(9)), "it was told");
+        assert!(!later.troubles.see(b"a\xff", None, false, at(9)), "it was told");
         let mut memory = Memory::read(directory.path());
         memory.keep("root", &RootState::default()).unwrap();
         let mut last = RootState::default();

@@ -67,6 +67,13 @@ impl RootState {
     pub fn at(cursor: Cursor) -> Self {
         Self { cursor, ..Self::default() }
     }
+
+    /// Takes note of what lies condemned and could not be removed, and that somebody was told so.
+    pub fn was_told(&mut self, name: &[u8], why: Option<&str>) {
+        let now = super::examine::now();
+        self.troubles.see(name, why, true, now);
+        self.troubles.told(name, now);
+    }
 }
 
 /// Where a listing was cut short.

@@ -12,6 +12,7 @@ use super::options::{PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
 use super::report::{Claim, Report, summary};
 use super::restore::restore;
+use super::troubles::Looked;
 use super::words::Words;
 use crate::config::RootConfig;
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled};
@@ -91,8 +92,14 @@ pub fn pass<E: EvidenceSource>(
     let result = pass.run();
     let Pass { mut report, claim, truncated, store, root, state, evidence, .. } = pass;
     evidence.guard(None);
-    report.troubles.end(result.is_ok() && !truncated);
+    // A dry run finds out of nothing whether it can be removed.
+    let is_real = result.is_ok() && !options.dry_run;
+    let is_through = is_real && !truncated && !options.leftovers_only;
+    report.troubles.end(Looked { condemned: is_real, listed: is_through });
     state.troubles = std::mem::take(&mut report.troubles);
+    let RootState { troubles, stuck, .. } = state;
+    // Somebody else may have removed what lay under its own name. What lies condemned was gone through by the look at that.
+    stuck.retain(|(batch, name), _| !batch.is_empty() || !is_through || troubles.may_have(name));
     if let Some(store) = store {
         store.close(&root);
     }

@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
     ) {
         self.tally.record(outcome);
         let is_fault = matches!(outcome, Outcome::Restored(_) | Outcome::Condemned) || detail.is_some();
-        let due = self.is_due(name, reason, detail.as_deref());
+        let due = self.is_due(name, outcome, reason, detail.as_deref());
         if self.per_entry || (is_fault && due && self.has_room()) {
             self.tell(name, outcome, reason, pins, detail);
         }
@@ -73,14 +73,14 @@ impl<'a> Report<'a> {
     /// What became of an entry that an earlier pass could not remove and that is left alone for now.
     pub(super) fn quiet(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, detail: Option<String>) {
         self.tally.record(outcome);
-        if self.is_due(name, reason, None) && self.has_room() || self.per_entry {
+        if self.is_due(name, outcome, reason, None) && self.has_room() || self.per_entry {
             self.tell(name, outcome, reason, Vec::new(), detail);
         }
     }
 
     /// Whether it is time to tell of an entry: at first and then once a day where it cannot be removed, else always.
-    fn is_due(&mut self, name: &[u8], reason: Option<Reason>, why: Option<&str>) -> bool {
-        reason != Some(Reason::Failed) || self.troubles.see(name, why, now())
+    fn is_due(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, why: Option<&str>) -> bool {
+        reason != Some(Reason::Failed) || self.troubles.see(name, why, outcome == Outcome::Condemned, now())
     }
 
     /// Counts a fault. Whether there is room for it among those that are told of.

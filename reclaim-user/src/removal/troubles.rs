@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How long an entry is not told of again.
 const TOLD_FOR: Duration = Duration::from_secs(86_400);
 
-/// Entries that are remembered of one root at most. Of more than that, those that are not remembered are told each time.
+/// Entries that are remembered one by one of one root at most. Those beyond are told, and counted, together.
 const MOST: usize = 1_000;
 
 /// One entry that cannot be removed.
@@ -19,74 +19,168 @@ pub struct Trouble {
     pub told: Option<Timestamp>,
     /// Why, for people.
     pub why: String,
+    /// It lies in `.reclaim`, where every pass looks at all; else under its own name.
+    pub condemned: bool,
     /// It was seen in the pass under way.
-    seen: bool,
+    pub(super) seen: bool,
+}
+
+/// Entries beyond those that are remembered one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// How many the last pass over the whole root came by.
+    pub count: u64,
+    /// When some of them were told last.
+    pub told: Option<Timestamp>,
+}
+
+/// What a pass has looked at all of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// All that lies condemned.
+    pub(super) condemned: bool,
+    /// All that is listed.
+    pub(super) listed: bool,
 }
 
 /// All such entries of one root, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Troubles(BTreeMap<Vec<u8>, Trouble>);
+pub struct Troubles {
+    known: BTreeMap<Vec<u8>, Trouble>,
+    beyond: Beyond,
+    /// Beyond those, as the pass under way comes by them.
+    counting: u64,
+    telling: Option<Timestamp>,
+}
 
 impl Troubles {
     /// Takes note of one. Whether it is time to tell of it.
-    pub(super) fn see(&mut self, name: &[u8], why: Option<&str>, now: Timestamp) -> bool {
-        if self.0.len() >= MOST && !self.0.contains_key(name) {
-            return true;
+    pub(super) fn see(&mut self, name: &[u8], why: Option<&str>, condemned: bool, now: Timestamp) -> bool {
+        if self.known.len() >= MOST && !self.known.contains_key(name) {
+            self.counting += 1;
+            return is_due(self.beyond.told, now);
         }
-        let fresh = || Trouble { first: now, told: None, why: String::new(), seen: false };
-        let trouble = self.0.entry(name.to_vec()).or_insert_with(fresh);
-        trouble.seen = true;
+        let fresh = || Trouble { first: now, told: None, why: String::new(), condemned, seen: false };
+        let trouble = self.known.entry(name.to_vec()).or_insert_with(fresh);
+        (trouble.seen, trouble.condemned) = (true, condemned);
         if let Some(why) = why {
             why.clone_into(&mut trouble.why);
         }
-        // A clock that was set back must not silence it for long.
-        trouble.told.is_none_or(|told| told.age(now).is_none_or(|age| age >= TOLD_FOR))
+        is_due(trouble.told, now)
     }
 
     /// Takes note that one was told.
     pub(super) fn told(&mut self, name: &[u8], now: Timestamp) {
-        if let Some(trouble) = self.0.get_mut(name) {
-            trouble.told = Some(now);
+        match self.known.get_mut(name) {
+            Some(trouble) => trouble.told = Some(now),
+            // Not before the end of the pass: the others beyond are to be told, too.
+            None => self.telling = Some(now),
         }
     }
 
-    /// Forgets what a pass over the whole root has not seen any more.
-    pub(super) fn end(&mut self, whole: bool) {
-        self.0.retain(|_, trouble| std::mem::take(&mut trouble.seen) || !whole);
+    /// Forgets what a pass has not seen any more, of what it has looked at all of.
+    pub(super) fn end(&mut self, looked: Looked) {
+        self.known.retain(|_, trouble| {
+            let is_looked_for = if trouble.condemned { looked.condemned } else { looked.listed };
+            std::mem::take(&mut trouble.seen) || !is_looked_for
+        });
+        let (count, told) = (std::mem::take(&mut self.counting), self.telling.take());
+        if looked.listed {
+            self.beyond.count = count;
+        }
+        self.beyond.told = told.or(self.beyond.told).filter(|_| self.beyond.count > 0);
     }
 
-    /// All of them.
+    /// All that are remembered one by one.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Trouble)> {
-        self.0.iter().map(|(name, trouble)| (name.as_slice(), trouble))
+        self.known.iter().map(|(name, trouble)| (name.as_slice(), trouble))
     }
 
-    /// One from an earlier run.
-    pub(super) fn recall(&mut self, name: Vec<u8>, first: Timestamp, told: Option<Timestamp>, why: String) {
-        self.0.insert(name, Trouble { first, told, why, seen: false });
+    /// What there is beyond them.
+    #[must_use]
+    pub fn beyond(&self) -> Beyond {
+        self.beyond
     }
+
+    /// Whether an entry is remembered, or may be one of those beyond.
+    pub(super) fn may_have(&self, name: &[u8]) -> bool {
+        self.known.len() >= MOST || self.known.contains_key(name)
+    }
+
+    /// What an earlier run remembered.
+    pub(super) fn recalled(known: BTreeMap<Vec<u8>, Trouble>, beyond: Beyond) -> Self {
+        Self { known, beyond, counting: 0, telling: None }
+    }
+}
+
+/// A clock that was set back must not silence anything for long.
+fn is_due(told: Option<Timestamp>, now: Timestamp) -> bool {
+    told.is_none_or(|told| told.age(now).is_none_or(|age| age >= TOLD_FOR))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ALL: Looked = Looked { condemned: true, listed: true };
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::of(seconds, 0)
+    }
+
     #[test]
     fn an_entry_is_told_at_first_and_then_once_a_day() {
-        let at = |seconds| Timestamp::of(seconds, 0);
         let mut troubles = Troubles::default();
-        assert!(troubles.see(b"a", Some("immutable"), at(0)));
+        assert!(troubles.see(b"a", Some("immutable"), false, at(0)));
         troubles.told(b"a", at(0));
-        troubles.end(true);
-        assert!(!troubles.see(b"a", None, at(86_399)), "the same day");
-        assert!(troubles.see(b"a", None, at(86_400)), "the next day");
+        troubles.end(ALL);
+        assert!(!troubles.see(b"a", None, false, at(86_399)), "the same day");
+        assert!(troubles.see(b"a", None, false, at(86_400)), "the next day");
         troubles.told(b"a", at(86_400));
-        assert!(troubles.see(b"a", None, at(5)), "a clock set back");
+        assert!(troubles.see(b"a", None, false, at(5)), "a clock set back");
         assert_eq!(troubles.iter().map(|(_, trouble)| trouble.why.as_str()).collect::<Vec<_>>(), ["immutable"]);
-        troubles.end(false);
-        troubles.end(false);
+        let cut_short = Looked { listed: false, ..ALL };
+        troubles.end(cut_short);
+        troubles.end(cut_short);
         assert_eq!(troubles.iter().count(), 1, "a pass that was cut short forgets nothing");
-        troubles.end(true);
+        troubles.end(ALL);
         assert_eq!(troubles.iter().count(), 0);
-        assert!(troubles.see(b"a", None, at(86_401)), "it came back");
+        assert!(troubles.see(b"a", None, false, at(86_401)), "it came back");
+    }
+
+    #[test]
+    fn a_look_at_what_lies_condemned_forgets_nothing_that_is_listed() {
+        let mut troubles = Troubles::default();
+        troubles.see(b"condemned", None, true, at(0));
+        troubles.see(b"listed", None, false, at(0));
+        for _ in 0..2 {
+            troubles.end(Looked { listed: false, condemned: true });
+        }
+        assert_eq!(troubles.iter().map(|(name, _)| name).collect::<Vec<_>>(), [b"listed"]);
+    }
+
+    #[test]
+    fn what_there_is_beyond_is_told_and_counted_together() {
+        let mut troubles = Troubles::default();
+        let names: Vec<_> = (0..MOST + 3).map(|number| format!("{number:04}").into_bytes()).collect();
+        for pass in 0..3 {
+            let mut due = 0;
+            for name in &names {
+                if troubles.see(name, None, false, at(pass)) {
+                    due += 1;
+                    troubles.told(name, at(pass));
+                }
+            }
+            assert_eq!(due, if pass == 0 { names.len() } else { 0 }, "in pass {pass}");
+            troubles.end(ALL);
+            assert_eq!((troubles.iter().count(), troubles.beyond().count), (MOST, 3));
+        }
+        assert!(names.iter().all(|name| troubles.see(name, None, false, at(86_400))), "the next day");
+        troubles.end(ALL);
+        for name in &names[..MOST] {
+            troubles.see(name, None, false, at(86_401));
+        }
+        troubles.end(ALL);
+        assert_eq!(troubles.beyond(), Beyond::default());
     }
 }

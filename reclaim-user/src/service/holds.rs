@@ -2,6 +2,7 @@
 //! hold as it ends.
 
 use super::roots::Roots;
+use super::states::States;
 use crate::config::{Config, KindRule, RootConfig};
 use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
@@ -9,7 +10,7 @@ use crate::model::hold::{PlaceholderKind, PlaceholderReport, Word};
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Name;
 use crate::removal::hold::{self, HoldError, Leavings, Remains, Store, Stores};
-use crate::removal::{self, PassOptions, PurgeOptions, Purged, RemovalError, RootState, Site, Target};
+use crate::removal::{self, PassOptions, PurgeOptions, Purged, RemovalError, Site, Target};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,7 +108,7 @@ pub fn settle_store(
         let mut roots = Roots::place(config);
         let mut opened = None;
         for directory in directories(&leavings) {
-            roots.add(RootConfig::without_fences(NAME.to_owned(), directory));
+            roots.add(RootConfig::without_fences(format!("{NAME} in {}", directory.display()), directory));
         }
         let mut alone = |_: &mut Engine| {};
         let (engine, between): (&mut Engine, &mut dyn FnMut(&mut Engine)) = match prover {
@@ -174,6 +175,7 @@ impl Work<'_> {
     /// judged by the rules of the root.
     fn bring_to_end(&mut self, roots: &mut Roots, unfinished: &[PathBuf]) {
         let Self { config, engine, between, stop, .. } = self;
+        let mut states = States::read(&config.service.state_dir);
         let options = PassOptions {
             budget: Duration::from_secs(30),
             stop: stop.cloned(),
@@ -182,7 +184,7 @@ impl Work<'_> {
         };
         for directory in unfinished {
             let Some(at) = roots.find_same(directory) else { continue };
-            if let Err(error) = roots.bring_to_end(at, engine, &mut RootState::default(), &options, between) {
+            if let Err(error) = roots.bring_to_end(at, engine, &mut states, &options, between) {
                 tracing::warn!("{}: {}", directory.display(), chain(&error));
             }
         }

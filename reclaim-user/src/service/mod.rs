@@ -13,6 +13,7 @@ pub mod purge;
 pub mod roots;
 mod serve;
 mod socket;
+pub mod states;
 mod worker;
 
 pub(crate) use desk::evidence_status;

@@ -1,6 +1,7 @@
 //! One purge: from an id to its targets, and from what became of them to the report.
 
 use super::roots::{Placed, Roots};
+use super::states::States;
 use crate::config::{Config, RemoveCommand, RootConfig};
 use crate::error::{Error, exit};
 use crate::evidence::asked::{Looker, path_of};
@@ -13,8 +14,8 @@ use crate::model::purge::{
     ExpandError, Id, PurgeReport, TargetReport, TargetVerdict, Template, shared_by, told_otherwise,
 };
 use crate::model::report::{Name, Reason};
-use crate::removal::{self, PassOptions, PurgeOptions, Purged, RootState, Site, Target};
-use std::collections::{BTreeMap, HashMap};
+use crate::removal::{self, PassOptions, PurgeOptions, Purged, Site, Target};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
@@ -74,47 +75,41 @@ pub fn purge(
     roots: &mut Roots,
     config: &Config,
     engine: &mut Engine,
-    states: &mut HashMap<String, RootState>,
+    states: &mut States,
     id: &Id,
     dry_run: bool,
     stop: Option<Arc<AtomicBool>>,
     between: &mut dyn FnMut(&mut Engine),
 ) -> Result<PurgeReport, Error> {
     check(config, id)?;
-    let (mut left, mut busy) = (HashMap::new(), BTreeMap::new());
-    for at in places(roots, config) {
-        let place = roots.at(at);
-        if !dry_run {
-            let state = states.entry(place.config.name.clone()).or_default();
-            // With the state directory, for what is kept comes back.
-            let state_dir = Some(config.service.state_dir.clone());
-            let budget = Duration::from_secs(30);
-            let options = PassOptions { budget, stop: stop.clone(), state_dir, ..PassOptions::default() };
-            match roots.bring_to_end(at, engine, state, &options, between) {
-                Ok(names) => drop(left.insert(at, names)),
-                Err(error) if error.code() == exit::BUSY => drop(busy.insert(at, error)),
-                Err(error) => return Err(error),
-            }
+    let (mut left, mut busy) = (BTreeMap::new(), BTreeMap::new());
+    let places = if dry_run { Vec::new() } else { places(roots, config) };
+    for at in &places {
+        // With the state directory, for what is kept comes back.
+        let state_dir = Some(config.service.state_dir.clone());
+        let budget = Duration::from_secs(30);
+        let options = PassOptions { budget, stop: stop.clone(), state_dir, ..PassOptions::default() };
+        match roots.bring_to_end(*at, engine, states, &options, between) {
+            Ok(()) => drop(left.insert(*at, lying(roots.at(*at))?)),
+            Err(error) if error.code() == exit::BUSY => drop(busy.insert(*at, error)),
+            Err(error) => return Err(error),
         }
     }
     let found = targets(roots, config, id)?;
     let found = unless_busy(roots, config, id, busy, found)?;
     let mut sites: Vec<usize> = Vec::new();
     let mut targets = Vec::new();
-    let mut paths = Vec::new();
+    let mut ends = Vec::new();
     for Found { place, mut target, is_absent } in found {
-        let path = roots.at(place).config.path.join(path_of(target.name.to_bytes()));
+        let name = target.name.to_bytes().to_vec();
+        ends.push(End { place, name, is_asked: !is_absent, purged: absent(), weaker: false });
         if is_absent {
-            paths.push((path, None));
             continue;
         }
         target.site = sites.iter().position(|site| *site == place).unwrap_or_else(|| {
             sites.push(place);
             sites.len() - 1
         });
-        let lies_condemned =
-            left.get(&place).is_some_and(|names| names.iter().any(|name| *name == target.name.to_bytes()));
-        paths.push((path, Some(lies_condemned)));
         targets.push(target);
     }
     let sites: Vec<Site<'_>> = sites
@@ -128,29 +123,74 @@ pub fn purge(
     let options = PurgeOptions { dry_run, state_dir, settle_limit: Duration::from_secs(5), stop };
     let failed = |source| Error::Purge { id: id.to_string(), source };
     let purged = removal::purge(&sites, &targets, engine, &options, between).map_err(failed)?;
-    let mut purged = targets.iter().zip(purged);
-    let told = paths.iter().map(|(path, asked)| {
-        let Some(lies_condemned) = *asked else {
-            let absent = Purged { verdict: TargetVerdict::Absent, reason: None, pins: Vec::new(), detail: None };
-            return report(engine, path, absent, false);
-        };
-        let Some((target, purged)) = purged.next() else {
-            return report(engine, path, Purged::undone("nothing was told of it".to_owned()), false);
-        };
-        let purged = match purged.verdict {
-            TargetVerdict::Absent if lies_condemned => Purged {
-                verdict: TargetVerdict::Failed,
-                reason: Some(Reason::Failed),
-                detail: Some("it lies condemned in `.reclaim`, and could not be removed yet".to_owned()),
-                ..purged
-            },
-            _ => purged,
-        };
-        let weaker = target.rules.command.is_some()
+    for (end, (target, purged)) in ends.iter_mut().filter(|end| end.is_asked).zip(targets.iter().zip(purged)) {
+        end.weaker = target.rules.command.is_some()
             && matches!(purged.verdict, TargetVerdict::Removed | TargetVerdict::WouldRemove);
-        report(engine, path, purged, weaker)
+        end.purged = purged;
+    }
+    for (place, names) in left {
+        tell_left(config, id, place, names, &mut ends);
+    }
+    remember(roots, states, &ends);
+    let told = ends.into_iter().map(|End { place, name, purged, weaker, .. }| {
+        report(engine, &roots.at(place).config.path.join(path_of(&name)), purged, weaker)
     });
     Ok(PurgeReport::of(id, told.collect(), dry_run))
+}
+
+/// What became of something of the id.
+struct End {
+    place: usize,
+    name: Vec<u8>,
+    /// It was a target of the removal.
+    is_asked: bool,
+    purged: Purged,
+    weaker: bool,
+}
+
+fn absent() -> Purged {
+    Purged { verdict: TargetVerdict::Absent, reason: None, pins: Vec::new(), detail: None }
+}
+
+/// Names of what lies condemned at a place.
+fn lying(place: &Placed) -> Result<Vec<Vec<u8>>, Error> {
+    let mut names = Vec::new();
+    let each = |name: &[u8]| {
+        names.push(name.to_vec());
+        false
+    };
+    let failed = |source| Error::Removal { root: place.config.name.clone(), source };
+    removal::lies_condemned(&place.config.path, each).map_err(failed)?;
+    Ok(names)
+}
+
+/// Tells that what earlier runs condemned of the id could still not be removed. `names`: of all that lay condemned at a place
+/// after that was tried.
+fn tell_left(config: &Config, id: &Id, place: usize, names: Vec<Vec<u8>>, ends: &mut Vec<End>) {
+    let of_root = config.roots.get(place).filter(|root| root.has_id());
+    for name in names {
+        let purged = Purged::undone("it lies condemned in `.reclaim`, and could not be removed yet".to_owned());
+        match ends.iter_mut().find(|end| end.place == place && end.name == name) {
+            Some(end) if end.purged.verdict == TargetVerdict::Absent => end.purged = purged,
+            Some(_) => {}
+            None if of_root.is_some_and(|root| root.id_of(&name) == Some(id.as_str().as_bytes())) => {
+                ends.push(End { place, name, is_asked: false, purged, weaker: false });
+            }
+            None => {}
+        }
+    }
+}
+
+/// Takes note of what this purge condemned and could not remove, as passes do.
+fn remember(roots: &Roots, states: &mut States, ends: &[End]) {
+    for End { place, name, purged, .. } in ends.iter().filter(|end| end.purged.verdict == TargetVerdict::Failed) {
+        let root = &roots.at(*place).config;
+        // What cannot be looked at is told by the next pass.
+        if let Ok(true) = removal::lies_condemned(&root.path, |condemned| condemned == name) {
+            states.of(&root.name).was_told(name, purged.detail.as_deref());
+            states.keep(&root.name);
+        }
+    }
 }
 
 /// The directories that targets of any id can lie in.

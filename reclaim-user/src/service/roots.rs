@@ -1,12 +1,13 @@
 //! Where the configured roots are, and a pass over one of them.
 
+use super::states::States;
 use crate::config::{Config, ConfigError, RootConfig};
 use crate::error::Error;
 use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice, Span};
 use crate::model::entry::EntryReport;
 use crate::model::id::Location;
 use crate::model::plan;
-use crate::model::report::{Name, PassSummary, Remarks, Verdict};
+use crate::model::report::{Name, PassSummary, Remarks};
 use crate::removal::{self, EntryEvent, PassEvent, PassOptions, RemovalError, RootState};
 use crate::render::pass as text;
 use nix::errno::Errno;
@@ -228,8 +229,8 @@ impl Roots {
 }
 
 impl Roots {
-    /// Brings what lies condemned at a place to its end, and looks for nothing else there. Tells of it in the log, and
-    /// gives the names of what still lies there.
+    /// Brings what lies condemned at a place to its end, and looks for nothing else there. Tells of it in the log, of what
+    /// cannot be removed at first and then once a day.
     ///
     /// # Errors
     /// As [`Roots::pass`].
@@ -237,28 +238,29 @@ impl Roots {
         &mut self,
         at: usize,
         engine: &mut Engine,
-        state: &mut RootState,
+        states: &mut States,
         options: &PassOptions,
         between: &mut dyn FnMut(&mut Engine),
-    ) -> Result<Vec<Vec<u8>>, Error> {
+    ) -> Result<(), Error> {
         if self.placed[at].location.is_none() && self.placed[at].fault.is_none() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let options = PassOptions { leftovers_only: true, per_entry: true, ..options.clone() };
+        let options = PassOptions { leftovers_only: true, per_entry: false, ..options.clone() };
         let name = self.placed[at].config.name.clone();
-        let mut left = Vec::new();
         let mut on = |event| match event {
             PassEvent::Entry(entry) => {
-                if entry.verdict == Verdict::Condemned {
-                    left.push(entry.name.clone());
-                }
                 tracing::warn!("left behind by an earlier run: {}", text::line(&report(&name, entry)));
             }
             PassEvent::Note(note) => tracing::warn!("{name}: {note}"),
             PassEvent::Progress { .. } => {}
         };
-        self.pass(at, engine, state, &options, &mut on, between)?;
-        Ok(left)
+        let pass = self.pass(at, engine, states.of(&name), &options, &mut on, between);
+        states.keep(&name);
+        let removed = pass?.removed;
+        if removed > 0 {
+            tracing::warn!("{name}: removed {removed} that an earlier run had condemned");
+        }
+        Ok(())
     }
 }
 

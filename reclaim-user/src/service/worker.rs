@@ -8,18 +8,19 @@ use super::message::{Event, Message};
 use super::protocol::{self, Peer, Request};
 use super::purge::purge;
 use super::roots::{self, Roots};
+use super::states::States;
 use crate::config::{Loaded, RootConfig};
 use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::model::purge::Id;
 use crate::model::report::{PassSummary, Reason, Verdict};
-use crate::removal::{self, KeepStore, Memory, PassEvent, PassOptions, RootState};
+use crate::removal::{self, KeepStore, PassEvent, PassOptions};
 use crate::render::output::Output;
 use crate::render::pass as text;
 use crate::render::purge as purge_text;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -61,14 +62,13 @@ pub(super) fn run(setup: Setup) -> Result<(), Error> {
     roots.check()?;
     let mut engine = roots.engine(evidence, Span::Service)?;
     engine.refuse_binds(loaded.config.service.refuse_binds);
-    let memory = Memory::read(&loaded.config.service.state_dir);
+    let states = States::read(&loaded.config.service.state_dir);
     let mut worker = Worker {
         engine,
-        memory,
         post: Post { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop },
         roots,
         loaded,
-        states: HashMap::new(),
+        states,
         per_entry,
         output,
         events,
@@ -83,8 +83,7 @@ struct Worker {
     post: Post,
     roots: Roots,
     loaded: Loaded,
-    states: HashMap<String, RootState>,
-    memory: Memory,
+    states: States,
     per_entry: bool,
     output: Output,
     events: UnboundedSender<Event>,
@@ -271,9 +270,8 @@ impl Worker {
             ..PassOptions::default()
         };
         for at in roots.parents() {
-            let state = states.entry(roots.at(at).config.name.clone()).or_default();
             let mut between = |engine: &mut Engine| post.attend(engine);
-            if let Err(error) = roots.bring_to_end(at, engine, state, &options, &mut between) {
+            if let Err(error) = roots.bring_to_end(at, engine, states, &options, &mut between) {
                 tracing::error!("{}", chain(&error));
             }
         }
@@ -332,13 +330,16 @@ impl Worker {
         match roots.check() {
             Ok(()) => {
                 let config = &loaded.config.roots;
-                let known = |name: &String| config.iter().any(|root: &RootConfig| root.name == *name);
+                let known = |name: &str| config.iter().any(|root: &RootConfig| root.name == *name);
                 let owned = &loaded.config.owned;
-                self.states.retain(|name, _| known(name) || owned.iter().any(|owned| owned.rules.name == *name));
+                self.states.retain(|name| known(name) || owned.iter().any(|owned| owned.rules.name == *name));
                 self.post.desk.passes.retain(|name, _| known(name));
                 self.post.desk.faults.retain(|name, _| known(name));
                 self.engine.watch(roots.watch());
                 self.engine.refuse_binds(loaded.config.service.refuse_binds);
+                if loaded.config.service.state_dir != self.loaded.config.service.state_dir {
+                    self.states = States::read(&loaded.config.service.state_dir);
+                }
                 (self.roots, self.loaded) = (roots, loaded);
                 self.know_roots();
                 self.tell(Event::Reloaded);
@@ -401,7 +402,7 @@ impl Worker {
         dry_run: bool,
         mut told: Option<(&mut Told, bool)>,
     ) -> Result<PassSummary, Error> {
-        let Self { engine, post, roots, loaded, states, memory, per_entry, output, .. } = self;
+        let Self { engine, post, roots, loaded, states, per_entry, output, .. } = self;
         let wants_entries = told.as_ref().is_some_and(|(_, entries)| *entries);
         let options = PassOptions {
             budget: loaded.config.service.budget,
@@ -411,11 +412,6 @@ impl Worker {
             state_dir: Some(loaded.config.service.state_dir.clone()),
             ..PassOptions::default()
         };
-        let state = states.entry(name.to_owned()).or_insert_with(|| {
-            let mut state = RootState::default();
-            memory.recall(name, &mut state);
-            state
-        });
         let mut written = Ok(());
         let mut on = |event| match event {
             PassEvent::Entry(entry) => {
@@ -439,7 +435,7 @@ impl Worker {
             PassEvent::Progress { .. } => {}
         };
         let mut between = |engine: &mut Engine| post.attend(engine);
-        let summary = roots.pass(at, engine, state, &options, &mut on, &mut between);
+        let summary = roots.pass(at, engine, states.of(name), &options, &mut on, &mut between);
         if let Some((told, true)) = &mut told
             && told.entries > MOST_ENTRIES
         {
@@ -452,14 +448,9 @@ impl Worker {
 
     /// Keeps what the next start has to know of a root, and takes off keeps that are over.
     fn remember(&mut self, name: &str) {
-        let directory = &self.loaded.config.service.state_dir;
-        if let Some(state) = self.states.get(name)
-            && let Err(error) = self.memory.keep(name, state)
-        {
-            tracing::warn!("{name}: what was told of it cannot be kept in {}: {error}", directory.display());
-        }
+        self.states.keep(name);
         // Keeps that cannot be read were told of by the pass, which kept everything for that.
-        let _unread = KeepStore::of(directory).prune(removal::now());
+        let _unread = KeepStore::of(&self.loaded.config.service.state_dir).prune(removal::now());
     }
 
     fn tell(&self, event: Event) {

@@ -397,7 +397,7 @@ fn host_an_entry_that_a_process_refers_to_is_restored_and_goes_when_the_process_
         let (detail, expected) =
             (told.detail("held"), format!("process {} has it as its working directory", holder.id()));
         assert!(detail.split(", ").any(|told| told == expected), "{detail}");
-        let mut goes = |name: &str, mut told: Told| {
+        let goes = |name: &str, mut told: Told, evidence: &mut Evidence| {
             for _ in 0..50 {
                 if told.of(name).0 == Verdict::Removed {
                     return;
@@ -405,7 +405,7 @@ fn host_an_entry_that_a_process_refers_to_is_restored_and_goes_when_the_process_
                 // A child that another test has just forked has what is open here, a lease too, for a moment.
                 assert_eq!(told.of(name), RESTORED(Reason::Pinned), "{told:#?}");
                 std::thread::sleep(Duration::from_millis(20));
-                told = run(&room.rules(), &mut evidence);
+                told = run(&room.rules(), evidence);
             }
             panic!("{name} stays: {told:#?}");
         };
@@ -413,10 +413,11 @@ fn host_an_entry_that_a_process_refers_to_is_restored_and_goes_when_the_process_
         if !sees_all && told.of("free") == RESTORED(Reason::NoEvidence) {
             continue;
         }
-        goes("free", told);
+        goes("free", told, &mut evidence);
         drop(holder);
         if sees_all {
-            goes("held", run(&room.rules(), &mut evidence));
+            let told = run(&room.rules(), &mut evidence);
+            goes("held", told, &mut evidence);
         }
     }
 }

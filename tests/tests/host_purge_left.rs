@@ -1,0 +1,98 @@
+//! What a purge condemned and could not remove: told once, listed, told to whoever purges again, and removed when that works.
+
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, set_immutable};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A template, and a root whose entries tell ids. A file in either cannot be removed.
+fn plant(host: &Host) -> ConfigFile {
+    let owned = format!("\n[[owned]]\npath = '{}/ws/{{id}}'\n", host.directory().display());
+    let root = Root::of(host).text("match", r"^job-(?<id>[a-z0-9]+)$").text("remove", "tree");
+    for file in ["ws/a/stays", "root/job-a/stays"] {
+        set_immutable(&host.make_file(file, "text"), true);
+    }
+    ConfigFile::write(host, [root]).tables(&owned)
+}
+
+/// Lets what lies condemned below a directory be removed.
+fn unlock(directory: &Path) {
+    for batch in fs::read_dir(directory.join(".reclaim")).or_fail("list .reclaim").flatten() {
+        for entry in fs::read_dir(batch.path()).or_fail("list a batch").flatten() {
+            set_immutable(&entry.path().join("stays"), false);
+        }
+    }
+}
+
+fn stuck(reclaim: &Reclaim) -> Vec<String> {
+    let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+    let stuck = objects.into_iter().filter(|object| object["type"] == "stuck");
+    let mut names: Vec<String> = stuck
+        .inspect(|object| assert!(object["why"].as_str().is_some_and(|why| why.contains("EPERM")), "{object}"))
+        .map(|object| object["name"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn verdicts(reclaim: &Reclaim) -> (Vec<String>, String) {
+    let ended = reclaim.run(&["--json", "purge", "a"]);
+    assert_eq!(ended.code(), 1, "{ended:?}");
+    let told: Value = serde_json::from_str(ended.stdout.trim()).or_fail("a report");
+    let targets = told["targets"].as_array().or_fail("targets").iter();
+    (targets.map(|target| target["verdict"].as_str().unwrap_or_default().to_owned()).collect(), ended.stderr)
+}
+
+#[test]
+fn it_is_told_once_and_listed_until_it_goes() {
+    private_host(|host| {
+        let config = plant(host);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        assert_eq!(verdicts(&reclaim).0, ["failed", "failed"]);
+        assert_eq!(stuck(&reclaim), ["a", "job-a"], "at once");
+        // Who purges again is told that it is still there, and the log is not told again.
+        let (again, log) = verdicts(&reclaim);
+        assert_eq!(again, ["failed", "failed"]);
+        assert!(!log.contains("left behind"), "{log}");
+        let ended = reclaim.run(&["sweep"]);
+        assert_eq!(
+            (ended.code(), ended.stderr.contains("/a") || ended.stderr.contains("job-a")),
+            (0, false),
+            "{ended:?}"
+        );
+        // Nor does a service that starts later.
+        let mut service = Service::start(host, &config, &Reclaim::with(&config));
+        service.wait_for_passes(1);
+        assert_eq!(Reclaim::with(&config).run(&["sweep"]).code(), 0);
+        let log = service.log();
+        assert!(!log.contains("left behind") && !log.contains("job-a"), "{log}");
+        drop(service.terminate());
+        assert_eq!(stuck(&reclaim), ["a", "job-a"], "a purge and a sweep have forgotten nothing");
+        unlock(&host.path("ws"));
+        unlock(&host.root());
+        assert_eq!(reclaim.run(&["sweep"]).code(), 0);
+        assert!(stuck(&reclaim).is_empty(), "what has gone is not listed");
+        assert_eq!(reclaim.run(&["purge", "a"]).code(), 0);
+        assert!(!host.path("ws/.reclaim").exists() && host.condemned().is_empty());
+    });
+}
+
+/// A purge of another id looks at what lies condemned as well, and forgets nothing that only passes list.
+#[test]
+fn a_purge_forgets_nothing_that_passes_told_of() {
+    private_host(|host| {
+        let config = plant(host);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let itself = host.entry("job-itself");
+        set_immutable(&itself, true);
+        assert_eq!(reclaim.run(&["sweep"]).code(), 0);
+        assert_eq!(stuck(&reclaim), ["job-a", "job-itself"]);
+        assert_eq!(reclaim.run(&["purge", "other"]).code(), 0);
+        assert_eq!(stuck(&reclaim), ["job-a", "job-itself"]);
+        set_immutable(&itself, false);
+        set_immutable(&host.path("ws/a/stays"), false);
+        unlock(&host.root());
+        assert_eq!(reclaim.run(&["sweep"]).code(), 0);
+        assert!(stuck(&reclaim).is_empty());
+    });
+}
