@@ -151,7 +151,7 @@ fn a_dry_run_retires_nothing(host: &Host, mode: Mode) {
 #[test]
 fn a_pass_that_is_cut_short_retires_nothing() {
     private_host(|host| {
-        residue(host, 0, 3_000);
+        residue(host, 0, 20_000);
         sleep(Duration::from_millis(1_100));
         let config = ConfigFile::write(host, [legacy(host)]).budget("1ms");
         let reclaim = Reclaim::with(&config).evidence("scan");

@@ -7,11 +7,12 @@ use reclaim_tests::{
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 cases! {
     the_manifest_tells_when_it_began: service, scan;
     the_earlier_deadline_counts: scan;
+    a_longer_window_gives_nothing_back: service, scan;
     without_a_manifest_its_rule_counts: scan;
     odd_manifests_are_broken_and_hang_nothing: service, scan;
     times_of_change_count_for_nothing: scan;
@@ -82,6 +83,50 @@ fn the_earlier_deadline_counts(host: &Host, mode: Mode) {
     expect(&subject, &[], &[neither, short]);
 }
 
+fn a_longer_window_gives_nothing_back(host: &Host, mode: Mode) {
+    const SHORT: Duration = Duration::from_secs(4);
+    let root = |window: &str| Root::of(host).text("remove", "tree").text("retain", window);
+    let mut config = ConfigFile::write(host, [root("4s")]);
+    let memory = config.state().join("roots.json");
+    let mut start = |window: &str| {
+        config.change_roots([root(window)]);
+        Subject::start_with(host, mode, &config)
+    };
+    let subject = start("4s");
+    // Made, and seen by a pass before its window was over.
+    let taken_in = |subject: &Subject| {
+        for number in 0..20 {
+            host.make_file(format!("root/{number}/work"), "text");
+            let made = (host.root().join(number.to_string()), Instant::now());
+            subject.sweep();
+            if made.0.exists() {
+                return made;
+            }
+        }
+        panic!("no pass came in time");
+    };
+    let (early, made) = taken_in(&subject);
+    drop(subject);
+    host.make_file("root/late/work", "text");
+    let subject = start("1h");
+    let late = host.root().join("late");
+    sleep(SHORT.saturating_sub(made.elapsed()));
+    subject.sweep_until_gone(&[&early], &[&late]);
+    // It was born before that pass, and has the window of then.
+    sleep(SHORT);
+    expect(&subject, std::slice::from_ref(&late), &[]);
+    drop(subject);
+    let subject = start("4s");
+    subject.sweep_until_gone(&[&late], &[] as &[PathBuf]);
+    // Nobody knows any more under which it was taken in.
+    let (early, made) = taken_in(&subject);
+    drop(subject);
+    fs::write(&memory, "nonsense").or_fail("spoil what is remembered");
+    let subject = start("1h");
+    sleep(SHORT.saturating_sub(made.elapsed()));
+    expect(&subject, &[early], &[]);
+}
+
 fn without_a_manifest_its_rule_counts(host: &Host, mode: Mode) {
     let from = |absent: &str, broken: &str| {
         format!("{{ file = 'manifest.json', field = 'created_at', absent = '{absent}', broken = '{broken}' }}")
@@ -101,9 +146,12 @@ fn without_a_manifest_its_rule_counts(host: &Host, mode: Mode) {
     let absent = host.make_file("root/absent/work", "text");
     config.change_roots([rules(host, "1ms", &from("keep", "birth"))]);
     expect(&subject, &[absent.parent().or_fail("an entry").to_owned()], &[broken]);
-    // By birth is by the window too.
+    // By birth is by the window too: by the one that was in force then.
     config.change_roots([rules(host, "1h", &from("birth", "birth"))]);
+    let taken_in_before = host.root().join("absent");
+    subject.sweep_until_gone(&[&taken_in_before], &[] as &[PathBuf]);
     with_manifest(host, "broken", "{");
+    host.make_file("root/absent/work", "text");
     let pass = subject.sweep();
     assert_eq!((pass.removed, pass.kept("retained")), (0, 2), "{pass:?}");
 }

@@ -31,3 +31,4 @@ pub mod status;
 pub mod tally;
 pub mod task;
 pub mod verdict;
+pub mod windows;

@@ -2,6 +2,7 @@
 
 use super::calendar;
 use super::fence::Timestamp;
+use super::windows::Windows;
 use crate::config::{RetainFrom, WithoutRecord};
 use serde_json::Value;
 use std::time::Duration;
@@ -32,12 +33,14 @@ pub enum Record {
 /// Whether an entry is past its retention.
 ///
 /// The deadline is the earlier one of what was recorded when the entry was taken in and of what the window in force says:
-/// a shorter window applies to all that is there, and a longer one does not give back what was to go. A window of 0 lets
-/// everything pass but what cannot be read at the moment. What is not known is retained. (A keep-until is judged before, and overrules all of this.)
+/// a shorter window applies to all that is there, and a longer one does not give back what was to go. Where the manifest
+/// records no deadline, the window that was in force then does. A window of 0 lets everything pass but what cannot be read at
+/// the moment. What is not known is retained. (A keep-until is judged before, and overrules all of this.)
 #[must_use]
 pub fn is_over(
     window: Option<Duration>,
     from: Option<&RetainFrom>,
+    windows: &Windows,
     birth: Option<Timestamp>,
     record: Record,
     now: Timestamp,
@@ -60,7 +63,8 @@ pub fn is_over(
     };
     start.is_some_and(|(begun, recorded)| {
         let by_window = calendar::after(begun, window);
-        recorded.map_or(by_window, |recorded| recorded.min(by_window)) <= now
+        let taken_in = || Some(calendar::after(begun, birth.and_then(|birth| windows.at(birth))?));
+        recorded.or_else(taken_in).map_or(by_window, |recorded| recorded.min(by_window)) <= now
     })
 }
 
@@ -117,7 +121,7 @@ mod tests {
         let rules = from(WithoutRecord::Keep, WithoutRecord::Keep);
         let over = |window, deadline: Option<i64>, now| {
             let record = Record::Told { begun: at(0), deadline: deadline.map(at) };
-            is_over(Some(window), Some(&rules), None, record, at(now))
+            is_over(Some(window), Some(&rules), &Windows::default(), None, record, at(now))
         };
         assert!(!over(HOUR, None, 3599) && over(HOUR, None, 3600));
         assert!(over(HOUR, Some(1800), 1800), "a longer window does not give back what was to go");
@@ -128,10 +132,28 @@ mod tests {
     }
 
     #[test]
+    fn the_window_that_an_entry_was_taken_in_under_counts_where_nothing_else_is_recorded() {
+        let rules = from(WithoutRecord::Keep, WithoutRecord::Keep);
+        let mut windows = Windows::default();
+        windows.note(Some(HOUR), at(10));
+        windows.note(Some(HOUR * 3), at(20));
+        let over = |from, record, birth, now| is_over(Some(HOUR * 2), from, &windows, Some(at(birth)), record, at(now));
+        assert!(over(None, Record::Unasked, 0, 3600) && !over(None, Record::Unasked, 0, 3599));
+        assert!(
+            !over(None, Record::Unasked, 15, 7214) && over(None, Record::Unasked, 15, 7215),
+            "a shorter one applies"
+        );
+        let told = |deadline: Option<i64>| Record::Told { begun: at(100), deadline: deadline.map(at) };
+        assert!(over(Some(&rules), told(None), 0, 3700) && !over(Some(&rules), told(None), 0, 3699));
+        assert!(!over(Some(&rules), told(Some(5000)), 0, 4999), "the manifest records another");
+    }
+
+    #[test]
     fn what_is_not_known_is_retained_unless_its_rule_says_otherwise() {
         use WithoutRecord::{Birth, Keep};
-        let over =
-            |absent, broken, record, birth| is_over(Some(HOUR), Some(&from(absent, broken)), birth, record, at(7200));
+        let over = |absent, broken, record, birth| {
+            is_over(Some(HOUR), Some(&from(absent, broken)), &Windows::default(), birth, record, at(7200))
+        };
         let old = Some(at(0));
         assert!(over(Birth, Keep, Record::Absent, old) && !over(Keep, Birth, Record::Absent, old));
         assert!(over(Keep, Birth, Record::Broken, old) && !over(Birth, Keep, Record::Broken, old));
@@ -139,9 +161,9 @@ mod tests {
         for record in [Record::Unread, Record::Unasked] {
             assert!(!over(Birth, Birth, record, old), "{record:?}");
         }
-        assert!(!is_over(Some(HOUR), None, None, Record::Unasked, at(7200)));
-        assert!(is_over(Some(HOUR), None, old, Record::Unasked, at(7200)));
-        assert!(is_over(None, None, None, Record::Unasked, at(0)));
+        assert!(!is_over(Some(HOUR), None, &Windows::default(), None, Record::Unasked, at(7200)));
+        assert!(is_over(Some(HOUR), None, &Windows::default(), old, Record::Unasked, at(7200)));
+        assert!(is_over(None, None, &Windows::default(), None, Record::Unasked, at(0)));
     }
 
     #[test]
@@ -149,10 +171,12 @@ mod tests {
         use WithoutRecord::{Birth, Keep};
         let told = Record::Told { begun: at(9_000), deadline: Some(at(9_000)) };
         for rule in [Birth, Keep] {
-            let over = |record| is_over(Some(Duration::ZERO), Some(&from(rule, rule)), None, record, at(0));
+            let over = |record| {
+                is_over(Some(Duration::ZERO), Some(&from(rule, rule)), &Windows::default(), None, record, at(0))
+            };
             assert!([told, Record::Absent, Record::Broken].into_iter().all(over) && !over(Record::Unread), "{rule:?}");
         }
-        assert!(is_over(Some(Duration::ZERO), None, None, Record::Unasked, at(0)));
+        assert!(is_over(Some(Duration::ZERO), None, &Windows::default(), None, Record::Unasked, at(0)));
     }
 
     #[test]
@@ -187,7 +211,7 @@ mod tests {
         ) {
             let rules = from(WithoutRecord::Keep, WithoutRecord::Keep);
             let record = Record::Told { begun: at(begun), deadline: recorded.map(at) };
-            let over = |window| is_over(Some(Duration::from_secs(window)), Some(&rules), None, record, at(now));
+            let over = |window| is_over(Some(Duration::from_secs(window)), Some(&rules), &Windows::default(), None, record, at(now));
             prop_assert!(over(short) || !over(short + more));
             prop_assert!(recorded.is_none_or(|recorded| recorded > now) || over(short + more));
         }

@@ -17,6 +17,7 @@
 use super::fence::{self, Contents, Lease, NamedProcess, Process, Status, Timestamp};
 use super::report::Reason;
 use super::retention::{self, Record};
+use super::windows::Windows;
 use crate::config::RootConfig;
 use std::time::Duration;
 
@@ -102,9 +103,15 @@ pub fn by_status(
 ///
 /// # Errors
 /// The reason to keep the entry.
-pub fn by_retention(rules: &RootConfig, known: Known, record: Record, now: Timestamp) -> Result<Over, Reason> {
+pub fn by_retention(
+    rules: &RootConfig,
+    known: Known,
+    record: Record,
+    windows: &Windows,
+    now: Timestamp,
+) -> Result<Over, Reason> {
     let Known { process, born, age } = known;
-    if !retention::is_over(rules.retain, rules.retain_from.as_ref(), born, record, now) {
+    if !retention::is_over(rules.retain, rules.retain_from.as_ref(), windows, born, record, now) {
         return Err(Reason::Retained);
     }
     let ask = match process {
@@ -176,6 +183,8 @@ pub struct Facts {
     pub spoken: Spoken,
     /// What its manifest says.
     pub record: Record,
+    /// The windows that were in force.
+    pub windows: Windows,
     /// What the process of its name is like; of no matter when the name tells none.
     pub process: Process,
     /// Whether it is locked.
@@ -197,7 +206,7 @@ pub struct Facts {
 pub fn judge(rules: &RootConfig, facts: &Facts, now: Timestamp) -> Result<(), Reason> {
     let named = by_name(rules, &facts.name, facts.pinned)?;
     let known = by_status(rules, named, &facts.status, facts.mounted, facts.spoken, now)?;
-    by_process(by_retention(rules, known, facts.record, now)?, facts.process)?;
+    by_process(by_retention(rules, known, facts.record, &facts.windows, now)?, facts.process)?;
     by_contents(rules, facts.lease, facts.contents)?;
     by_evidence(facts.doubt, facts.complete, facts.covered)
 }

@@ -1,4 +1,5 @@
 use super::super::fence::FileKind;
+use super::super::windows::Windows;
 use super::*;
 use crate::config::{KindRule, RemoveRule};
 use proptest::prelude::*;
@@ -45,6 +46,7 @@ fn free() -> Facts {
         },
         spoken: Spoken::default(),
         record: Record::Unasked,
+        windows: Windows::default(),
         process: Process::Dead,
         lease: Lease::Free,
         contents: Contents::Empty,

@@ -155,10 +155,13 @@ impl Examiner {
         self.open_first = known.is_ok() && is_directory && (asks_for_lease(rules, look) || looks_inside(rules, look));
         let known = known?;
         let (record, witness, opened) = self.record(rules, &directory, name, &file, opened)?;
-        let over = verdict::by_retention(rules, known, record, self.now).map_err(|reason| match record {
-            Record::Unread => Stop::Keep(reason, Some("its manifest cannot be read at the moment".into())),
-            _ => reason.into(),
-        })?;
+        let over =
+            verdict::by_retention(rules, known, record, &self.words.windows, self.now).map_err(
+                |reason| match record {
+                    Record::Unread => Stop::Keep(reason, Some("its manifest cannot be read at the moment".into())),
+                    _ => reason.into(),
+                },
+            )?;
         if settled.witness.is_some() && settled.witness != witness {
             let detail = "its manifest is another one than when it was condemned";
             return Err(Stop::Keep(Reason::Retained, Some(detail.into())));

@@ -1,21 +1,24 @@
 //! What is remembered of roots across runs, in the state directory: since when claims cannot be read, and what was told
-//! of entries that cannot be removed.
+//! of entries that cannot be removed, and which retention windows were in force.
 
 use super::options::RootState;
 use super::state_file;
 use super::troubles::{Beyond, Trouble, Troubles};
 use crate::model::fence::Timestamp;
+use crate::model::windows::{Term, Windows};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Name of the file in the state directory.
 const FILE: &str = "roots.json";
 
 /// What is remembered, by the name of the root.
 ///
-/// Losing it costs a line in the log that was there before, so a file that makes no sense is none.
+/// Losing it costs a line in the log that was there before, and a longer window then holds back what was taken in under a
+/// shorter one: nothing goes for that, so a file that makes no sense is none.
 #[derive(Debug, Default)]
 pub struct Memory {
     file: PathBuf,
@@ -28,6 +31,8 @@ struct Remembered {
     claims_unread_since: Option<i64>,
     #[serde(default)]
     troubles: Vec<Line>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    windows: Option<History>,
     #[serde(default, skip_serializing_if = "is_zero")]
     beyond: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,6 +42,14 @@ struct Remembered {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// The retention windows that passes over a directory went by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct History {
+    path: String,
+    /// Of each window its length, none where there was none, and until when, in nanoseconds.
+    terms: Vec<(Option<u64>, i64)>,
 }
 
 /// One entry that cannot be removed; its name as bytes, for it need not be text.
@@ -60,7 +73,8 @@ impl Memory {
 
     /// Puts what is remembered of a root into its state.
     pub fn recall(&self, root: &str, state: &mut RootState) {
-        let Some(Remembered { claims_unread_since, troubles, beyond, beyond_told }) = self.known.get(root) else {
+        let Some(Remembered { claims_unread_since, troubles, windows, beyond, beyond_told }) = self.known.get(root)
+        else {
             return;
         };
         state.claims_unread_since = claims_unread_since.map(at);
@@ -70,6 +84,7 @@ impl Memory {
         };
         let beyond = Beyond { count: *beyond, told: beyond_told.map(at) };
         state.troubles = Troubles::recalled(troubles.iter().map(trouble).collect(), beyond);
+        state.windows = windows.as_ref().map(History::recalled).unwrap_or_default();
     }
 
     /// Keeps what the state of a root says. Writes nothing when that is what is kept already. What others have written of
@@ -89,6 +104,7 @@ impl Memory {
         let now = Remembered {
             claims_unread_since: state.claims_unread_since.map(seconds),
             troubles: state.troubles.iter().map(line).collect(),
+            windows: History::of(&state.windows),
             beyond: beyond.count,
             beyond_told: beyond.told.map(seconds),
         };
@@ -101,6 +117,26 @@ impl Memory {
         self.known.insert(root.to_owned(), now);
         self.known.retain(|_, remembered| *remembered != Remembered::default());
         state_file::replace(&self.file, &serde_json::to_vec(&self.known)?)
+    }
+}
+
+impl History {
+    /// None where no window was ever in force.
+    fn of(windows: &Windows) -> Option<Self> {
+        let nanoseconds = |window: Duration| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        let term = |Term { window, until }: &Term| {
+            (window.map(nanoseconds), i64::try_from(until.0).unwrap_or(if until.0 < 0 { i64::MIN } else { i64::MAX }))
+        };
+        let is_any = windows.terms().iter().any(|term| term.window.is_some());
+        is_any.then(|| Self { path: windows.path().to_owned(), terms: windows.terms().iter().map(term).collect() })
+    }
+
+    fn recalled(&self) -> Windows {
+        let term = |(window, until): &(Option<u64>, i64)| Term {
+            window: window.map(Duration::from_nanos),
+            until: Timestamp(i128::from(*until)),
+        };
+        Windows::recalled(self.path.clone(), self.terms.iter().map(term).collect())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::model::fence::Timestamp;
 use crate::model::pin::Pin;
 use crate::model::plan::retry_after;
 use crate::model::report::{Reason, Verdict};
+use crate::model::windows::Windows;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub struct RootState {
     pub claims_unread_since: Option<Timestamp>,
     /// What cannot be removed, and when that was told.
     pub troubles: Troubles,
+    /// The retention windows that passes went by.
+    pub(super) windows: Windows,
     /// What could not be removed, by batch and name.
     pub(super) stuck: HashMap<(Vec<u8>, Vec<u8>), Stuck>,
 }

@@ -140,6 +140,12 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
 
 impl<E: EvidenceSource> Pass<'_, E> {
     fn run(&mut self) -> Result<(), RemovalError> {
+        let windows = &mut self.state.windows;
+        windows.be_of(&self.rules.path.to_string_lossy());
+        // A pass that lists nothing takes nothing in.
+        if !self.options.dry_run && !self.options.leftovers_only {
+            windows.note(self.rules.retain, super::examine::now());
+        }
         self.hear();
         if self.options.dry_run {
             self.count_leftovers()?;

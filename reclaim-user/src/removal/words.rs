@@ -11,6 +11,7 @@ use crate::model::claims::{Claims, id};
 use crate::model::fence::Timestamp;
 use crate::model::keep::KeptIn;
 use crate::model::verdict::Spoken;
+use crate::model::windows::Windows;
 use crate::sys::file_status::FileStatus;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,25 +23,27 @@ use std::time::Instant;
 pub(super) struct Words {
     claims: Claims,
     keeps: KeptIn,
+    /// The retention windows that were in force in earlier passes.
+    pub(super) windows: Windows,
 }
 
 impl Words {
     /// Nobody was asked yet, so everything is kept.
     pub(super) fn unheard() -> Self {
         let why = || "nobody asked for them yet".to_owned();
-        Self { claims: Claims::Unknown(why()), keeps: KeptIn::Unknown(why()) }
+        Self { claims: Claims::Unknown(why()), keeps: KeptIn::Unknown(why()), windows: Windows::default() }
     }
 
     /// What is to be kept in a root, where there is a place that tells. Claims are not asked for.
     pub(super) fn of_keeps(state_dir: Option<&Path>, root: &Path) -> Self {
         let keeps = state_dir.map_or_else(KeptIn::nothing, |state_dir| KeepStore::of(state_dir).of_root(root));
-        Self { claims: Claims::Unasked, keeps }
+        Self { claims: Claims::Unasked, keeps, windows: Windows::default() }
     }
 
     /// Nobody says anything.
     #[cfg(test)]
     pub(super) fn silence() -> Self {
-        Self { claims: Claims::Unasked, keeps: KeptIn::nothing() }
+        Self { claims: Claims::Unasked, keeps: KeptIn::nothing(), windows: Windows::default() }
     }
 
     /// What they say of an entry. `name` is the one that it has in the root.
@@ -74,7 +77,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         });
         let store = options.state_dir.as_deref().map(KeepStore::of);
         let keeps = store.map_or_else(KeptIn::nothing, |store| store.of_root(&rules.path));
-        let words = Arc::new(Words { claims, keeps });
+        let words = Arc::new(Words { claims, keeps, windows: self.state.windows.clone() });
         self.examiner.listen(Arc::clone(&words));
         self.tell_of(&words);
         self.words = words;
