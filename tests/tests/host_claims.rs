@@ -72,6 +72,12 @@ fn whatever_goes_wrong_keeps_everything(host: &Host, mode: Mode) {
         (format!("{{ command = ['{}'] }}", program(host, "much", "head -c 17000000 /dev/zero").display()), "more than"),
         (format!("{{ file = '{}' }}", list.display()), "cannot read"),
         (format!("{{ file = '{}' }}", host.root().display()), "not a regular file"),
+        (format!("{{ file = '{}' }}", host.make_file("empty", "").display()), "empty: it is empty"),
+        (format!("{{ file = '{}' }}", host.make_file("marked", "\u{feff}one\n").display()), "byte order mark"),
+        (
+            format!("{{ command = ['{}'] }}", program(host, "wide", "printf 'o\\000n\\000\\n\\000'; echo").display()),
+            "zero byte",
+        ),
     ] {
         let config = ConfigFile::write(host, [Root::of(host).raw("claims", &claims)]);
         let subject = Subject::start_with(host, mode, &config);
@@ -92,8 +98,9 @@ fn whatever_goes_wrong_keeps_everything(host: &Host, mode: Mode) {
         line.windows(slow.as_os_str().len()).any(|part| part == slow.as_os_str().as_encoded_bytes())
     });
     assert_eq!(alive.count(), 0, "the program that hung was not killed");
-    // Once they can be read again nothing is told of the time before.
-    let config = ConfigFile::write(host, [by_program(host, "true")]);
+    // Once they can be read again nothing is told of the time before. An empty line says in a file that nothing is live.
+    let nothing = format!("{{ file = '{}' }}", host.make_file("nothing", "\n").display());
+    let config = ConfigFile::write(host, [Root::of(host).raw("claims", &nothing)]);
     let subject = Subject::start_with(host, mode, &config);
     subject.sweep_until_gone(&[&entry], NOTHING);
 }

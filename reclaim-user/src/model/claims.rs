@@ -8,6 +8,9 @@ use std::collections::HashSet;
 /// Longest answer, in bytes.
 pub const LONGEST: usize = 16 << 20;
 
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What is known of the claims of a root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Claims {
@@ -31,9 +34,29 @@ impl Claims {
         if answer.last().is_some_and(|last| *last != b'\n') {
             return Self::Unknown("the answer was cut short: its last line has no end".to_owned());
         }
+        // No name holds one, and text of two bytes a character does.
+        if answer.contains(&0) {
+            return Self::Unknown("the answer holds a zero byte, and an id is one line of plain bytes".to_owned());
+        }
+        if answer.starts_with(BYTE_ORDER_MARK) {
+            let what = "the answer begins with a byte order mark, which would be taken for a part of the first id";
+            return Self::Unknown(what.to_owned());
+        }
         let lines = answer.split(|byte| *byte == b'\n');
         let ids = lines.flat_map(|line| [line, line.trim_ascii()]).filter(|id| !id.is_empty());
         Self::Known(ids.map(Into::into).collect())
+    }
+
+    /// Reads the text of a file. Unlike a program, which says by its exit code that it is through, a file of no bytes may be
+    /// one that somebody was about to write.
+    #[must_use]
+    pub fn of_file(text: &[u8]) -> Self {
+        match text {
+            [] => Self::Unknown(
+                "it is empty, as after a write that was cut short; an empty line says that nothing is live".into(),
+            ),
+            text => Self::of(text),
+        }
     }
 
     /// The claims fence: whether an entry with this id is claimed.
@@ -78,11 +101,14 @@ mod tests {
             assert!(!claims.holds(id), "{id:?}");
         }
         assert!(!Claims::of(b"").holds(b"a"), "nothing is live");
+        assert!(Claims::of_file(b"").holds(b"a") && !Claims::of_file(b"\n").holds(b"a"), "a file says so by a line");
     }
 
     #[test]
     fn what_was_cut_short_claims_everything() {
-        for answer in [b"a\nb".to_vec(), b"a".to_vec(), [vec![b'a'; LONGEST], vec![b'\n']].concat()] {
+        let too_long = [vec![b'a'; LONGEST], vec![b'\n']].concat();
+        let utf_16 = b"\xff\xfea\0\n\0\n".to_vec();
+        for answer in [b"a\nb".to_vec(), b"a".to_vec(), too_long, utf_16, b"\xef\xbb\xbfa\n".to_vec()] {
             let claims = Claims::of(&answer);
             assert!(claims.fault().is_some() && claims.holds(b"anything"));
         }

@@ -7,6 +7,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
@@ -28,15 +29,26 @@ const COMPLAINT: usize = 300;
 /// Reads the claims of a root. Whatever goes wrong is in the answer: then everything is claimed. `go_on` is called all the
 /// time while a program runs; once it says no, the program is killed.
 pub(super) fn read(config: &ClaimsConfig, go_on: &mut dyn FnMut() -> bool) -> Claims {
-    let answer = match &config.source {
-        ClaimsSource::File(path) => read_file(path).map_err(|error| format!("cannot read {}: {error}", path.display())),
+    match &config.source {
+        ClaimsSource::File(path) => match read_file(path) {
+            Ok(text) => of_source(Claims::of_file(&text), path.display()),
+            Err(error) => Claims::Unknown(format!("cannot read {}: {error}", path.display())),
+        },
         ClaimsSource::Command(words) => {
-            run(words, config.timeout, go_on).map_err(|why| format!("`{}` {why}", words.join(" ").escape_debug()))
+            let shown = format!("`{}`", words.join(" ").escape_debug());
+            match run(words, config.timeout, go_on) {
+                Ok(answer) => of_source(Claims::of(&answer), shown),
+                Err(why) => Claims::Unknown(format!("{shown} {why}")),
+            }
         }
-    };
-    match answer {
-        Ok(answer) => Claims::of(&answer),
-        Err(why) => Claims::Unknown(why),
+    }
+}
+
+/// The same; what is wrong is told with where it came from.
+fn of_source(claims: Claims, source: impl Display) -> Claims {
+    match claims {
+        Claims::Unknown(why) => Claims::Unknown(format!("{source}: {why}")),
+        claims => claims,
     }
 }
 
