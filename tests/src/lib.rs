@@ -39,7 +39,7 @@ pub use hold::{Hold, forge, manifest_of, manifests, wait_for_no_manifest};
 pub use host::{Host, make_deep_tree, private_host, set_immutable, set_mode};
 pub use kept::Kept;
 pub use launcher::Way;
-pub use pages::{blocks, pages};
+pub use pages::{blocks, claim_places, pages};
 pub use process::{Finished, helper_program, is_stopped, run_to_end, wait_until};
 pub use protocol::{Answer, Request};
 pub use reclaim::{Reclaim, reclaim_binary};

@@ -1,6 +1,6 @@
 //! The pages of the documentation, and the examples in them.
 
-use crate::OrFail as _;
+use crate::{Host, OrFail as _};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,18 @@ pub fn pages() -> Vec<PathBuf> {
     pages.sort();
     pages.push(docs.join("../README.md"));
     pages
+}
+
+/// Gives a host directories of its own where the pages have their examples.
+///
+/// # Panics
+/// When they cannot be mounted.
+#[track_caller]
+pub fn claim_places(host: &Host) {
+    for place in ["/srv", "/var/lib", "/run"] {
+        let own = host.make_tmpfs(&format!("place{}", place.replace('/', "-")));
+        host.bind(&own, Path::new(place));
+    }
 }
 
 /// Every block of a page that is marked as written in a language, with the line that it begins in.

@@ -1,8 +1,10 @@
 //! What another manager owns: its own command removes it, in a purge and in a pass.
 
-use reclaim_tests::{ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, private_host, set_mode, wait_until};
+use reclaim_tests::{
+    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, claim_places, private_host, set_mode, wait_until,
+};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The manager: a program of one host that notes its arguments and does what it is told.
@@ -251,11 +253,7 @@ fn the_configuration_of_the_page_works_as_it_stands() {
     private_host(|host| {
         let page = include_str!("../../docs/purge.md");
         let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).or_fail("a block of TOML");
-        // A /srv and a /var/lib of this host's own, with what the page speaks of.
-        for place in ["/srv", "/var/lib", "/run"] {
-            let own = host.make_tmpfs(&format!("place{}", place.replace('/', "-")));
-            host.bind(&own, Path::new(place));
-        }
+        claim_places(host);
         for directory in ["/srv/ws/_cache", "/srv/sandboxes", "/var/lib/acme/volumes"] {
             fs::create_dir_all(directory).or_fail("make a directory of the page");
         }
