@@ -167,6 +167,27 @@ fn only_entries_can_be_kept(host: &Host, mode: Mode) {
     assert!(keeps(&subject).is_empty());
 }
 
+/// A purge hears keeps as a pass does, and says when it cannot.
+#[test]
+fn a_purge_says_that_keeps_cannot_be_read() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host).text("match", "^sb-(?<id>.+)$")]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let entry = host.entry("sb-one");
+        let file = config.state().join("keeps.json");
+        fs::create_dir_all(config.state()).or_fail("make the state directory");
+        fs::write(&file, "{").or_fail("damage the keeps");
+        let (objects, _) = reclaim.objects(&["purge", "one"], &[1]);
+        let target = &objects[0]["targets"][0];
+        assert_eq!((&target["verdict"], &target["reason"]), (&json!("refused"), &json!("keep-until")), "{target}");
+        assert!(target["detail"].as_str().is_some_and(|detail| detail.contains("keeps.json")), "{target}");
+        assert!(entry.is_dir());
+        fs::remove_file(&file).or_fail("remove the keeps");
+        reclaim.objects(&["purge", "one"], &[0]);
+        assert!(!entry.exists());
+    });
+}
+
 /// A keep that comes while its entry is condemned counts before anything is removed.
 #[test]
 fn the_last_look_hears_a_keep() {

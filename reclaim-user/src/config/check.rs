@@ -135,6 +135,13 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
     let (remove, command) = owned::removal(source, "root", at, &remove, &command, &timeout, RemoveRule::Empty, has_id)?;
     let retain = duration_of(source, "root.retain", &retain)?;
     let retain_from = retain::read(source, &retain_from, retain.is_some(), remove)?;
+    let (pile, once) = (count(source, "root.pile", &pile)?, flag(source, "root.once", &once)?.unwrap_or(false));
+    if pattern.is_none() && (pile.is_some() || once) {
+        let (file, line, key) = (source.file.display(), source.line(at.start), if once { "once" } else { "pile" });
+        notes.push(format!(
+            "{file}:{line}: `root.{key}` is meant for names of one shape, and without `match` every name is one"
+        ));
+    }
     Ok(RootConfig {
         name: name.to_owned(),
         path,
@@ -147,8 +154,8 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         retain: retain.map(|(age, _)| age),
         retain_from,
         remove,
-        pile: count(source, "root.pile", &pile)?,
-        once: flag(source, "root.once", &once)?.unwrap_or(false),
+        pile,
+        once,
         leases: flag(source, "root.leases", &leases)?.unwrap_or(true),
         command,
         claims: claims::read(source, &claims)?,

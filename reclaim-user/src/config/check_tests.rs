@@ -140,6 +140,19 @@ fn a_link_on_the_way_is_refused_with_the_real_path() {
 }
 
 #[test]
+fn names_of_one_shape_are_asked_for_where_one_is_meant() {
+    let notes = |rules: &str| {
+        load(&format!("[[root]]\nname = \"a\"\npath = \"/no/such/a\"\n{rules}")).expect("a good configuration").notes
+    };
+    for (rules, key) in [("once = true\n", "once"), ("pile = 9\n", "pile")] {
+        let told = notes(rules);
+        assert!(told.len() == 1 && told[0].contains(&format!(":1: `root.{key}`")), "{told:?}");
+        assert!(notes(&format!("match = '^tmp$'\n{rules}")).is_empty());
+    }
+    assert!(notes("once = false\n").is_empty());
+}
+
+#[test]
 fn the_documented_example_and_the_defaults() {
     let loaded = load(
         "[[root]]\nname = \"sandbox-sources\"\npath = \"/no/such/1000/\"\nowner = \"1000\"\n\

@@ -58,13 +58,14 @@ pub enum Full {
 }
 
 impl Keeps {
-    /// Takes one on, in the place of an earlier one of the same entry.
+    /// Takes one on, in the place of an earlier one of the same entry. `by_root`: root may keep what belongs to a user who has
+    /// as many keeps as a user may have.
     ///
     /// # Errors
     /// When there are too many already.
-    pub fn add(&mut self, keep: Keep) -> Result<(), Full> {
+    pub fn add(&mut self, keep: Keep, by_root: bool) -> Result<(), Full> {
         self.remove(&keep.root, &keep.entry);
-        if keep.owner != 0 && self.0.iter().filter(|other| other.owner == keep.owner).count() >= MOST_OF_ONE {
+        if !by_root && self.0.iter().filter(|other| other.owner == keep.owner).count() >= MOST_OF_ONE {
             return Err(Full::Owner);
         }
         if self.0.len() >= MOST {
@@ -275,8 +276,8 @@ mod tests {
     #[test]
     fn a_keep_is_of_one_file_and_ends() {
         let mut keeps = Keeps::default();
-        keeps.add(keep(b"a", 7, 1_001)).unwrap();
-        keeps.add(keep(b"b", 8, 1_000)).unwrap();
+        keeps.add(keep(b"a", 7, 1_001), false).unwrap();
+        keeps.add(keep(b"b", 8, 1_000), false).unwrap();
         let root = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"/r\xff");
         let kept = keeps.of_root(Path::new(root));
         let birth = Some(Timestamp::of(-3, 7));
@@ -294,8 +295,8 @@ mod tests {
     #[test]
     fn the_file_is_read_as_it_was_written_or_not_at_all() {
         let mut keeps = Keeps::default();
-        keeps.add(keep(b"a\xff\n", 7, 1_001)).unwrap();
-        keeps.add(keep(b"plain", u64::MAX, i64::MAX)).unwrap();
+        keeps.add(keep(b"a\xff\n", 7, 1_001), false).unwrap();
+        keeps.add(keep(b"plain", u64::MAX, i64::MAX), false).unwrap();
         let text = keeps.write();
         assert_eq!(Keeps::read(&text), Ok(keeps));
         for cut in [0, 1, text.len() / 2, text.len() - 1] {
@@ -314,10 +315,11 @@ mod tests {
     fn one_user_cannot_fill_the_file() {
         let mut keeps = Keeps::default();
         for inode in 0..MOST_OF_ONE as u64 {
-            keeps.add(keep(b"a", inode, 2_000)).unwrap();
+            keeps.add(keep(b"a", inode, 2_000), false).unwrap();
         }
-        assert_eq!(keeps.add(keep(b"a", 1 << 40, 2_000)), Err(Full::Owner));
-        assert_eq!(keeps.add(keep(b"a", 3, 3_000)), Ok(()), "in the place of its own");
-        assert_eq!(keeps.add(Keep { owner: 0, ..keep(b"a", 1 << 40, 2_000) }), Ok(()));
+        assert_eq!(keeps.add(keep(b"a", 1 << 40, 2_000), false), Err(Full::Owner));
+        assert_eq!(keeps.add(keep(b"a", 3, 3_000), false), Ok(()), "in the place of its own");
+        assert_eq!(keeps.add(keep(b"a", 1 << 40, 2_000), true), Ok(()), "but root may");
+        assert_eq!(keeps.add(Keep { owner: 8, ..keep(b"a", 1 << 41, 2_000) }, false), Ok(()), "and another user");
     }
 }

@@ -2,11 +2,10 @@
 //! same first entries, and those behind them would never have their turn.
 
 use super::options::Cursor;
+use super::state_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Name of the file in the state directory.
@@ -18,7 +17,7 @@ const FILE: &str = "cursors.json";
 /// candidates for the pile is not kept, since it would let entries of another day go.
 #[derive(Debug, Default)]
 pub struct Cursors {
-    directory: PathBuf,
+    file: PathBuf,
     known: BTreeMap<String, Place>,
 }
 
@@ -32,8 +31,8 @@ impl Cursors {
     /// What is kept in a state directory. Nothing, when there is no file or it makes no sense.
     #[must_use]
     pub fn read(directory: &Path) -> Self {
-        let text = fs::read(directory.join(FILE)).unwrap_or_default();
-        Self { directory: directory.into(), known: serde_json::from_slice(&text).unwrap_or_default() }
+        let file = directory.join(FILE);
+        Self { known: parse(state_file::read(&file).ok().flatten()), file }
     }
 
     /// Where to begin in a root.
@@ -47,40 +46,35 @@ impl Cursors {
         })
     }
 
-    /// Keeps where a pass ended. Writes nothing when that is what is kept already.
+    /// Keeps where a pass ended. Writes nothing when that is what is kept already. What others have written of other roots
+    /// since it was read stays.
     ///
     /// # Errors
-    /// When it cannot be written; the next run begins where this one did.
+    /// When it cannot be written, or somebody else writes for long; the next run begins where this one did.
     pub fn keep(&mut self, root: &str, cursor: Cursor) -> io::Result<()> {
         let Cursor { place, descending, pile_met: _ } = cursor;
-        let before = match place {
-            0 => self.known.remove(root),
-            _ => self.known.insert(root.to_owned(), Place { place, descending }),
-        };
-        if before == self.known.get(root).copied() {
+        let now = Some(Place { place, descending }).filter(|_| place != 0);
+        if self.known.get(root).copied() == now {
             return Ok(());
         }
-        self.write()
+        let _lock = state_file::lock(&self.file)?;
+        self.known = parse(state_file::read(&self.file)?);
+        match now {
+            Some(now) => self.known.insert(root.to_owned(), now),
+            None => self.known.remove(root),
+        };
+        state_file::replace(&self.file, &serde_json::to_vec(&self.known)?)
     }
+}
 
-    /// Replaces the file as a whole, so that it is never half a file.
-    fn write(&self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let beside = self.directory.join(format!(".{FILE}.{}", std::process::id()));
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        // Made anew, so that no link is followed.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        file.write_all(&serde_json::to_vec(&self.known)?)?;
-        fs::rename(&beside, self.directory.join(FILE))
-    }
+fn parse(text: Option<Vec<u8>>) -> BTreeMap<String, Place> {
+    serde_json::from_slice(&text.unwrap_or_default()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_cursor_is_kept_by_root_until_a_pass_comes_to_its_end() {
@@ -95,7 +89,20 @@ mod tests {
         assert_eq!(read.of("b"), Cursor::default());
         read.keep("a", Cursor::default()).unwrap();
         assert_eq!(Cursors::read(&state).of("a"), Cursor::default());
-        assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing is left beside it");
+        let left = fs::read_dir(&state).unwrap().flatten().filter(|file| !file.path().ends_with("cursors.json.lock"));
+        assert_eq!(left.count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_others_wrote_meanwhile_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let cut = |place| Cursor { place, ..Cursor::default() };
+        let [mut one, mut two] = [0, 1].map(|_| Cursors::read(directory.path()));
+        one.keep("one", cut(1)).unwrap();
+        two.keep("two", cut(2)).unwrap();
+        one.keep("one", cut(3)).unwrap();
+        let read = Cursors::read(directory.path());
+        assert_eq!((read.of("one"), read.of("two")), (cut(3), cut(2)));
     }
 
     #[test]

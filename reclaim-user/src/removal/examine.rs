@@ -137,6 +137,17 @@ impl Examiner {
         self.words = words;
     }
 
+    /// Why it is not known what others say of entries, where they are kept for this reason.
+    pub(super) fn unheard(&self, reason: Reason) -> Option<String> {
+        let (claims, keeps) = self.words.faults();
+        let why = match reason {
+            Reason::Claimed => claims,
+            Reason::KeepUntil => keeps,
+            _ => None,
+        };
+        why.map(str::to_owned)
+    }
+
     /// Looks at `name` in a directory.
     pub(super) fn examine(
         &mut self,

@@ -116,15 +116,15 @@ impl KeepStore {
         self.change(now, |_| Ok(()))
     }
 
-    /// Keeps an entry until a time, in the place of what was said of it before.
+    /// Keeps an entry until a time, in the place of what was said of it before. `by_root`: it is root who asks.
     ///
     /// # Errors
     /// When the caller may not, or it cannot be written. [`KeepError::Gone`] when a pass has just condemned the entry, or
     /// somebody moved it: then it is not said that it will be there.
-    pub fn keep(&self, entry: &Entry, until: i64, now: Timestamp) -> Result<Keep, KeepError> {
+    pub fn keep(&self, entry: &Entry, until: i64, by_root: bool, now: Timestamp) -> Result<Keep, KeepError> {
         let keep = Keep { root: entry.root.clone(), entry: entry.kept.clone(), owner: entry.owner, until };
         self.change(now, |keeps| {
-            keeps.add(keep.clone()).map_err(|full| {
+            keeps.add(keep.clone(), by_root).map_err(|full| {
                 KeepError::Full(match full {
                     Full::Owner => format!("user {} has {MOST_OF_ONE} keeps already", keep.owner),
                     Full::All => "there are too many keeps already".to_owned(),

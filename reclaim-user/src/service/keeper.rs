@@ -34,7 +34,7 @@ impl Keeper {
     pub fn keep(&self, peer: Peer, path: &Path, seconds: u64) -> Result<KeepReport, KeepError> {
         let now = removal::now();
         let entry = KeptEntry::open(path, self.roots(), peer.uid)?;
-        self.store.keep(&entry, until(now, seconds), now).map(|keep| KeepReport::from(&keep))
+        self.store.keep(&entry, until(now, seconds), peer.is_root(), now).map(|keep| KeepReport::from(&keep))
     }
 
     /// Ends the keep of an entry. Root may do so for a name whose entry is gone.

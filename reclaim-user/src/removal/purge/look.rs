@@ -62,7 +62,7 @@ fn examine(open: Option<&mut Open<'_>>, target: &Target) -> Looked {
     match examiner.examine(&target.rules, named, &root.directory, &target.name, Look::First) {
         Ok(examined) => Ok(examined),
         Err(Stop::Vanished) => absent(),
-        Err(Stop::Keep(reason, detail)) => refused(reason, detail),
+        Err(Stop::Keep(reason, detail)) => refused(reason, detail.or_else(|| examiner.unheard(reason))),
     }
 }
 
