@@ -209,6 +209,61 @@ fn what_another_users_word_could_name_is_kept_while_it_cannot_be_read() {
 }
 
 #[test]
+fn what_may_be_a_placeholder_is_there_for_a_later_holder_and_goes_with_its_own() {
+    private_host(|host| {
+        let (config, reclaim) = config(host);
+        let file = host.make_dir("project").join(".env");
+        let hold = || {
+            let known = manifests(&config);
+            let held = Hold::by(&reclaim).file(&file).command(&["sleep", "60"]).spawn().or_fail("hold");
+            let manifest = wait_until("a manifest that names it", LIMIT, || {
+                let is_written = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("\"print\""));
+                manifests(&config).into_iter().find(|path| !known.contains(path) && is_written(path))
+            });
+            (held, manifest)
+        };
+        let (mut first, manifest) = hold();
+        let text = fs::read(&manifest).or_fail("read");
+        fs::write(&manifest, "garbage").or_fail("spoil it");
+        // Nobody can tell the later one that this file is a placeholder, and it has not bound anything on it yet.
+        let (mut second, _) = hold();
+        fs::write(&manifest, &text).or_fail("mend it");
+        first.kill().and_then(|()| first.wait()).or_fail("end the first hold");
+        for _ in 0..3 {
+            let told = reclaim.run(&["sweep"]);
+            assert!(file.exists(), "the second holder relies on it: {told:?}");
+        }
+        second.kill().and_then(|()| second.wait()).or_fail("end the second hold");
+        wait_until("it to go", LIMIT, || {
+            let _told = reclaim.run(&["sweep"]);
+            file.symlink_metadata().is_err().then_some(())
+        });
+        wait_for_no_manifest(&config);
+        // A file of the user's that was taken for one that may be a placeholder stays.
+        let own = host.make_file("project/own", "");
+        let mut other =
+            Hold::by(&reclaim).file(&host.path("project/other")).command(&["sleep", "60"]).spawn().or_fail("hold");
+        let [manifest] = wait_until("a manifest", LIMIT, || <[PathBuf; 1]>::try_from(manifests(&config)).ok());
+        let text = wait_until("what it names", LIMIT, || {
+            fs::read_to_string(&manifest).ok().filter(|text| text.contains("\"print\""))
+        });
+        fs::write(&manifest, "garbage").or_fail("spoil it");
+        drop(Hold::by(&reclaim).file(&own).sandbox());
+        fs::write(&manifest, text).or_fail("mend it");
+        other.kill().and_then(|()| other.wait()).or_fail("end the hold");
+        sweep_until_no_manifest(&config, &reclaim);
+        assert!(own.exists(), "it was the user's");
+    });
+}
+
+fn sweep_until_no_manifest(config: &ConfigFile, reclaim: &Reclaim) {
+    wait_until("no manifest to be left", LIMIT, || {
+        let _told = reclaim.run(&["sweep"]);
+        manifests(config).is_empty().then_some(())
+    });
+}
+
+#[test]
 fn whose_pipe_is_gone_may_live_until_the_next_boot() {
     private_host(|host| {
         let (config, reclaim) = config(host);

@@ -108,6 +108,10 @@ pub struct Placeholder {
     /// Which file it is; none while it is to be made under its temporary name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub print: Option<Print>,
+    /// It was there, and whether a hold had made it could not be read. It is relied on, and this manifest is no ground to
+    /// remove it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untold: bool,
 }
 
 /// Who holds.
@@ -180,20 +184,24 @@ impl Manifest {
         serde_json::to_vec_pretty(self).expect("a manifest has text keys only")
     }
 
-    /// Whether it names a file as a placeholder.
+    /// Whether it names a file, as a placeholder or as what may be one.
     #[must_use]
     pub fn names(&self, found: &Print, boot: &str) -> bool {
-        self.print_of(found, boot).is_some()
+        self.named(found, boot).next().is_some()
     }
 
-    /// What it has written down of a file that it names, as the file was made.
+    /// What it has written down of a file that it names as a placeholder, as the file was made.
     #[must_use]
     pub fn print_of(&self, found: &Print, boot: &str) -> Option<Print> {
-        let same_boot = self.boot == boot;
-        let prints = self.placeholders.iter().filter_map(|placeholder| placeholder.print);
-        let print = prints.into_iter().find(|print| print.is_same_file(found, same_boot))?;
+        let print = self.named(found, boot).find(|placeholder| !placeholder.untold)?.print?;
         // Its device is the one thing that may be called otherwise by now.
         Some(Print { device: found.device, ..print })
+    }
+
+    fn named(&self, found: &Print, boot: &str) -> impl Iterator<Item = &Placeholder> {
+        let same_boot = self.boot == boot;
+        let is_found = move |print: Print| print.is_same_file(found, same_boot);
+        self.placeholders.iter().filter(move |placeholder| placeholder.print.is_some_and(is_found))
     }
 }
 
@@ -212,6 +220,13 @@ impl Word {
     #[must_use]
     pub fn print_of(&self, own: u32, found: &Print, boot: &str) -> Option<Print> {
         self.manifest.as_ref()?.print_of(found, boot).filter(|_| self.counts(own, found))
+    }
+
+    /// Whether it relies on a file that could be somebody's placeholder.
+    #[must_use]
+    pub fn is_unsure_of(&self, own: u32, found: &Print, boot: &str) -> bool {
+        let names = |manifest: &Manifest| manifest.names(found, boot) && manifest.print_of(found, boot).is_none();
+        self.manifest.as_ref().is_some_and(names) && self.counts(own, found)
     }
 
     /// Whether it could name a file and nobody can read whether it does.

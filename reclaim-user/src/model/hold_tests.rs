@@ -75,6 +75,7 @@ fn manifest() -> Manifest {
         kind: PlaceholderKind::File,
         temporary: None,
         print: Some(print(&status())),
+        untold: false,
     });
     manifest
 }
@@ -130,6 +131,20 @@ fn a_word_counts_for_its_own_users_files() {
     assert_eq!(word(1000).print_of(0, &touched, "boot"), Some(print), "it tells the file as it was made");
     let later = Print { device: (9, 9), ..print };
     assert_eq!(word(1000).print_of(0, &later, "later boot"), Some(later));
+}
+
+#[test]
+fn what_may_be_a_placeholder_is_relied_on_and_is_none() {
+    let print = print(&status());
+    let mut unsure = manifest();
+    unsure.placeholders[0].untold = true;
+    assert_eq!(Manifest::read(&unsure.write()), Ok(unsure.clone()));
+    let word = |user, manifest: &Manifest| Word { user, manifest: Some(manifest.clone()) };
+    assert!(unsure.names(&print, "boot") && word(1000, &unsure).print_of(0, &print, "boot").is_none());
+    assert!(word(1000, &unsure).is_unsure_of(0, &print, "boot") && !word(7, &unsure).is_unsure_of(0, &print, "boot"));
+    assert!(!word(1000, &manifest()).is_unsure_of(0, &print, "boot"), "one is sure");
+    unsure.placeholders.push(manifest().placeholders.remove(0));
+    assert!(!word(1000, &unsure).is_unsure_of(0, &print, "boot") && unsure.print_of(&print, "boot").is_some());
 }
 
 #[test]

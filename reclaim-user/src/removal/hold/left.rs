@@ -92,7 +92,8 @@ pub fn left(store: &Store, elsewhere: &[Word]) -> Result<Leavings, HoldError> {
         match manifest {
             Ok(manifest) => {
                 leavings.ended.push((name, false));
-                for placeholder in &manifest.placeholders {
+                // What is not known to be a placeholder is none.
+                for placeholder in manifest.placeholders.iter().filter(|placeholder| !placeholder.untold) {
                     leavings.add(at, placeholder, &living, manifest.boot == boot, &boot, &user);
                 }
             }
@@ -128,12 +129,15 @@ impl Leavings {
         user: &User,
     ) {
         let held = |print: &Print| living.iter().any(|word| word.print_of(user.id, print, boot).is_some());
+        let is_unsure = |print: &Print| living.iter().any(|word| word.is_unsure_of(user.id, print, boot));
         let is_untold = |print: &Print| living.iter().any(|word| word.is_silent_on(user.id, print));
         match look(placeholder, same_boot, user) {
             Place::Nothing => {}
             Place::Lost(why) => self.troubles.push(why),
             // Whoever holds by it takes it away.
             Place::Remains(_, _, _, print) if held(&print) => {}
+            // Whoever holds by that will not, so this manifest has to be there until then.
+            Place::Remains(_, _, _, print) if is_unsure(&print) => self.ended[manifest].1 = true,
             Place::Remains(directory, _, name, print) if is_untold(&print) => {
                 let path = directory.join(OsStr::from_bytes(name.to_bytes()));
                 self.ended[manifest].1 = true;

@@ -156,7 +156,7 @@ impl<'w> Site<'w> {
         Err(HoldError::Make { path: self.wanted.path.clone(), call: "linkat", source, remedy })
     }
 
-    /// Names what is there in the manifest where another hold made it. Anything else is the user's.
+    /// Names what is there in the manifest where another hold made it, or may have made it. Anything else is the user's.
     fn adopt(
         &self,
         store: &Store,
@@ -171,11 +171,15 @@ impl<'w> Site<'w> {
         if manifest.names(&print, &boot) {
             return Ok(());
         }
+        let own = store.owner();
         // As it was made, not as it is: what somebody changed since does not become a placeholder by being found.
-        let Some(made) = others.iter().find_map(|other| other.print_of(store.owner(), &print, &boot)) else {
+        let made = others.iter().find_map(|other| other.print_of(own, &print, &boot));
+        let may_be_one = |other: &Word| other.is_silent_on(own, &print) || other.is_unsure_of(own, &print, &boot);
+        let untold = made.is_none();
+        if untold && !others.iter().any(may_be_one) {
             return Ok(());
-        };
-        let record = Placeholder { print: Some(made), kind, ..self.blank() };
+        }
+        let record = Placeholder { print: Some(made.unwrap_or(print)), kind, untold, ..self.blank() };
         manifest.placeholders.push(record);
         store.write(&alive.name, manifest)
     }
@@ -188,6 +192,7 @@ impl<'w> Site<'w> {
             kind: self.wanted.kind,
             temporary: None,
             print: None,
+            untold: false,
         }
     }
 
