@@ -189,12 +189,12 @@ fn a_purge_says_that_keeps_cannot_be_read() {
 }
 
 /// A keep that comes while its entry is condemned counts before anything is removed.
-#[test]
-fn the_last_look_hears_a_keep() {
+#[track_caller]
+fn keep_while_condemned(act: impl FnOnce(&Host, &Reclaim) + Send + 'static) {
     private_host(|host| {
-        let config = ConfigFile::write(host, [Root::of(host)]);
+        let config = ConfigFile::write(host, [Root::of(host).text("match", "^sb-(?<id>.+)$")]);
         let reclaim = Reclaim::with(&config).evidence("scan");
-        let (entry, other) = (host.entry("entry"), host.entry("other"));
+        let entry = host.entry("sb-one");
         let keep = ["keep".as_ref(), entry.as_os_str(), "--for".as_ref(), "1h".as_ref()];
         reclaim.objects(&keep, &[0]);
         let file = config.state().join("keeps.json");
@@ -202,7 +202,7 @@ fn the_last_look_hears_a_keep() {
         fs::remove_file(&file).or_fail("remove the keeps");
         // Without a mount clock a pass waits a while between condemning and its last look.
         let written = std::thread::spawn({
-            let (entry, file) = (entry.clone(), file.clone());
+            let entry = entry.clone();
             move || {
                 while entry.exists() {
                     std::hint::spin_loop();
@@ -210,10 +210,28 @@ fn the_last_look_hears_a_keep() {
                 fs::write(&file, text).or_fail("write the keeps");
             }
         });
-        let passes = reclaim.sweep();
+        act(host, &reclaim);
         written.join().or_fail_thread();
-        assert!(entry.is_dir() && !other.exists(), "{passes:?}");
+        assert!(entry.is_dir());
+    });
+}
+
+#[test]
+fn the_last_look_of_a_pass_hears_a_keep() {
+    keep_while_condemned(|host, reclaim| {
+        let other = host.entry("sb-other");
+        let passes = reclaim.sweep();
+        assert!(!other.exists(), "{passes:?}");
         assert_eq!((passes[0].restored, passes[0].kept("keep-until")), (1, 1), "{passes:?}");
+    });
+}
+
+#[test]
+fn the_last_look_of_a_purge_hears_a_keep() {
+    keep_while_condemned(|_, reclaim| {
+        let (objects, _) = reclaim.objects(&["purge", "one"], &[1]);
+        let target = &objects[0]["targets"][0];
+        assert_eq!((&target["verdict"], &target["reason"]), (&json!("refused"), &json!("keep-until")), "{target}");
     });
 }
 
