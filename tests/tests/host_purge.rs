@@ -1,5 +1,6 @@
 //! Removal of all that belongs to an id: together, or not at all.
 
+use nix::mount::{MsFlags, mount};
 use reclaim_tests::{
     ConfigFile, Host, Mode, OrFail as _, PurgeLine, Reclaim, Request, Root, Subject, cases, private_host, wait_until,
 };
@@ -288,6 +289,22 @@ fn no_id_names_what_another_id_has_beside_it() {
         let other = host.make_dir("ws/b");
         assert_eq!(purge(&reclaim, "a").removed, 5);
         assert!(none_there(&ours) && other.is_dir());
+    });
+}
+
+/// A directory that nothing can be condemned in ends it, and the others are left as they were.
+#[test]
+fn a_directory_that_cannot_be_used_leaves_nothing_in_the_others() {
+    private_host(|host| {
+        let config = config(host);
+        let read_only = host.make_tmpfs("run");
+        let ours = make(host, "abc");
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(None::<&str>, &read_only, None::<&str>, flags, None::<&str>).or_fail("make it read-only");
+        let finished = Reclaim::with(&config).evidence("scan").run(&["purge", "abc"]);
+        assert!(finished.code() == 1 && finished.stderr.contains("mkdirat"), "{finished:?}");
+        assert!(all_there(&ours));
+        no_store_left(host);
     });
 }
 

@@ -149,13 +149,18 @@ pub fn purge<E: EvidenceSource>(
 ) -> Result<Vec<Purged>, RemovalError> {
     crash::step("purge-begins");
     let mut open = Vec::new();
-    for (at, site) in sites.iter().enumerate() {
-        open.push(Open::new(*site, targets.iter().filter(|target| target.site == at), options)?);
-    }
-    // One store can be guarded at a time, and nothing rests on it.
-    evidence.guard(open.iter().flatten().find_map(|open| open.store.as_ref()).map(Store::directory));
-    let result = act(&mut open, targets, evidence, options, between);
-    evidence.guard(None);
+    let opened = sites.iter().enumerate().try_for_each(|(at, site)| {
+        let of_site = targets.iter().filter(|target| target.site == at);
+        Open::new(*site, of_site, options).map(|site| open.push(site))
+    });
+    let result = opened.and_then(|()| {
+        // One store can be guarded at a time, and nothing rests on it.
+        evidence.guard(open.iter().flatten().find_map(|open| open.store.as_ref()).map(Store::directory));
+        let result = act(&mut open, targets, evidence, options, between);
+        evidence.guard(None);
+        result
+    });
+    // Those that were opened before one failed, too.
     for Open { root, store, .. } in open.into_iter().flatten() {
         if let Some(store) = store {
             store.close(&root);
