@@ -40,7 +40,7 @@ pub use host::{Host, make_deep_tree, private_host, set_immutable, set_mode};
 pub use kept::Kept;
 pub use launcher::Way;
 pub use pages::{blocks, claim_places, pages};
-pub use process::{Finished, helper_program, is_stopped, run_to_end, wait_until};
+pub use process::{Finished, alive, helper_program, is_stopped, run_to_end, wait_until};
 pub use protocol::{Answer, Request};
 pub use reclaim::{Reclaim, reclaim_binary};
 pub use report::{Covered, EntryLine, Pass, PinLine, PurgeLine, QueryLine, ScanLine, TargetLine, TaskLine, WhoLine};

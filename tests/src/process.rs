@@ -44,6 +44,18 @@ pub(crate) fn patience(limit: Duration) -> Duration {
     limit * factor
 }
 
+/// How many processes are alive with a mark in their arguments.
+///
+/// # Panics
+/// When processes cannot be listed.
+#[track_caller]
+#[must_use]
+pub fn alive(mark: &str) -> usize {
+    let processes = fs::read_dir("/proc").or_fail("list processes").flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| line.windows(mark.len()).any(|part| part == mark.as_bytes())).count()
+}
+
 /// Runs a process to its end and collects its output.
 ///
 /// # Panics

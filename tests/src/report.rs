@@ -146,7 +146,8 @@ pub struct PurgeLine {
 #[derive(Clone, Debug, Deserialize)]
 #[expect(missing_docs, reason = "the fields are those of the contract")]
 pub struct TargetLine {
-    pub path: String,
+    pub path: Option<String>,
+    pub command: Option<Vec<String>>,
     pub verdict: String,
     pub reason: Option<String>,
     pub detail: Option<String>,
@@ -161,8 +162,20 @@ impl PurgeLine {
     #[track_caller]
     #[must_use]
     pub fn target(&self, path: &Path) -> &TargetLine {
-        let found: Vec<_> = self.targets.iter().filter(|target| Path::new(&target.path) == path).collect();
+        let is_it = |target: &&TargetLine| target.path.as_deref().is_some_and(|of| Path::new(of) == path);
+        let found: Vec<_> = self.targets.iter().filter(is_it).collect();
         assert_eq!(found.len(), 1, "{} once in {self:?}", path.display());
+        found[0]
+    }
+
+    /// What became of the target without a path whose command ends with a word.
+    #[track_caller]
+    #[must_use]
+    pub fn managed(&self, last: &str) -> &TargetLine {
+        let ends = |words: &Vec<String>| words.last().is_some_and(|word| word == last);
+        let found: Vec<_> = self.targets.iter().filter(|target| target.command.as_ref().is_some_and(ends)).collect();
+        assert_eq!(found.len(), 1, "{last} once in {self:?}");
+        assert!(found[0].path.is_none(), "it has no path: {self:?}");
         found[0]
     }
 

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Arguments of `purge`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// What `{id}` in [[owned]] paths and the group `id` of roots stand for. Each id goes as a whole or not at all
+    /// What `{id}` in [[owned]] tables and the group `id` of roots stand for. Each id goes as a whole or not at all
     #[arg(required = true, value_name = "ID")]
     ids: Vec<OsString>,
     /// Change nothing, and tell what would go
@@ -106,8 +106,14 @@ fn choose(context: &Context, dry_run: bool) -> Result<Worker, Error> {
     }
     let mut roots = Roots::place(&context.loaded.config);
     roots.check()?;
-    warn_of_capabilities();
-    let mut engine = roots.engine(context.evidence, Span::Command)?;
+    let mut engine = match roots.everything().is_empty() {
+        // Managers alone know what could go, and evidence is asked nothing: no probe is attached for that.
+        true => roots.engine(EvidenceChoice::Scan, Span::Question)?,
+        false => {
+            warn_of_capabilities();
+            roots.engine(context.evidence, Span::Command)?
+        }
+    };
     let states = States::read(&context.loaded.config.service.state_dir);
     engine.refuse_binds(context.loaded.config.service.refuse_binds && !dry_run);
     Ok(Worker::Alone(Box::new(Alone { roots, engine, states })))

@@ -5,6 +5,7 @@ use super::overlap::{self, Lineage};
 use super::owned;
 use super::raw::{Field, Root, Service, Source};
 use super::{Config, KindRule, RemoveRule, RootConfig, ServiceConfig, claims, duration, pattern, retain};
+use crate::model::purge::Places;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -132,7 +133,8 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
         &[("dir", KindRule::Directory), ("file", KindRule::File), ("any", KindRule::Any)],
     )?;
     let has_id = pattern.as_ref().is_some_and(|regex| regex.capture_names().flatten().any(|group| group == "id"));
-    let (remove, command) = owned::removal(source, "root", at, &remove, &command, &timeout, RemoveRule::Empty, has_id)?;
+    let places = if has_id { Places::EntryAndId } else { Places::Entry };
+    let (remove, command) = owned::removal(source, "root", at, &remove, &command, &timeout, RemoveRule::Empty, places)?;
     let retain = duration_of(source, "root.retain", &retain)?;
     let retain_from = retain::read(source, &retain_from, retain.is_some(), remove)?;
     let (pile, once) = (count(source, "root.pile", &pile)?, flag(source, "root.once", &once)?.unwrap_or(false));

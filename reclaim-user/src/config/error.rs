@@ -46,7 +46,7 @@ pub enum ConfigError {
         file: PathBuf,
     },
     /// The command goes by ids, and nothing is configured that has one.
-    #[error("{}: `owned`: nothing belongs to an id; add an [[owned]] table with a path that holds {{id}}, or put (?<id>...) into `match` of a root", file.display())]
+    #[error("{}: `owned`: nothing belongs to an id; add an [[owned]] table with a path or a command that holds {{id}}, or put (?<id>...) into `match` of a root", file.display())]
     NoIds {
         /// The file.
         file: PathBuf,

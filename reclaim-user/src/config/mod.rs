@@ -73,10 +73,26 @@ pub struct Config {
 }
 
 impl Config {
+    /// What belongs to an id and lies at a path, in the order of the configuration.
+    pub fn owned_paths(&self) -> impl Iterator<Item = &OwnedPath> {
+        self.owned.iter().filter_map(|owned| match owned {
+            OwnedConfig::Path(path) => Some(&**path),
+            OwnedConfig::Managed(_) => None,
+        })
+    }
+
+    /// What belongs to an id and has no path, in the order of the configuration.
+    pub fn managed(&self) -> impl Iterator<Item = &ManagedConfig> {
+        self.owned.iter().filter_map(|owned| match owned {
+            OwnedConfig::Path(_) => None,
+            OwnedConfig::Managed(managed) => Some(managed),
+        })
+    }
+
     /// Directories that ids share: the roots, and those that templates lie in. No id may name one of them.
     #[must_use]
     pub fn shared(&self) -> Vec<PathBuf> {
-        let parents = self.owned.iter().map(|owned| owned.rules.path.clone());
+        let parents = self.owned_paths().map(|owned| owned.rules.path.clone());
         self.roots.iter().map(|root| root.path.clone()).chain(parents).collect()
     }
 }
@@ -201,9 +217,40 @@ impl RootConfig {
     }
 }
 
-/// `[[owned]]`: one path that belongs to an id.
+/// `[[owned]]`: one thing that belongs to an id.
 #[derive(Clone, Debug)]
-pub struct OwnedConfig {
+pub enum OwnedConfig {
+    /// It lies at a path.
+    Path(Box<OwnedPath>),
+    /// It has no path: its manager alone knows it.
+    Managed(ManagedConfig),
+}
+
+impl OwnedConfig {
+    /// The command that removes it, where one does.
+    #[must_use]
+    pub fn command(&self) -> Option<&CommandTemplate> {
+        match self {
+            Self::Path(path) => path.rules.command.as_ref().map(|command| &command.words),
+            Self::Managed(managed) => Some(&managed.command),
+        }
+    }
+}
+
+/// What has no path, such as a network: commands that tell of it and remove it, with nothing to be filled in but the id.
+#[derive(Clone, Debug)]
+pub struct ManagedConfig {
+    /// The program that removes it, and its arguments.
+    pub command: CommandTemplate,
+    /// What tells whether it is there, by its exit code; none when that is not asked.
+    pub present: Option<CommandTemplate>,
+    /// Either is killed after this time.
+    pub limit: Duration,
+}
+
+/// One path that belongs to an id.
+#[derive(Clone, Debug)]
+pub struct OwnedPath {
     /// The path.
     pub template: Template,
     /// The directory that it lies in, as a root whose entries no pass ever looks for, and the fences for what is purged.

@@ -4,9 +4,9 @@ use super::check::{choice, duration_of, flag, string, user, wrong_type};
 use super::error::ConfigError;
 use super::overlap::{self, Lineage};
 use super::raw::{Field, Owned, Source};
-use super::{KindRule, OwnedConfig, RemoveCommand, RemoveRule, RootConfig};
+use super::{KindRule, ManagedConfig, OwnedConfig, OwnedPath, RemoveCommand, RemoveRule, RootConfig};
 use crate::model::fence;
-use crate::model::purge::{CommandTemplate, Template};
+use crate::model::purge::{CommandTemplate, Places, Template};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -23,37 +23,66 @@ pub(super) fn all(
     roots: &[RootConfig],
     lineages: &[Lineage],
 ) -> Result<Vec<OwnedConfig>, ConfigError> {
-    let mut all: Vec<(OwnedConfig, Lineage)> = Vec::new();
+    let mut all: Vec<OwnedConfig> = Vec::new();
+    let mut paths: Vec<(OwnedPath, Lineage)> = Vec::new();
     for raw in raw {
         let at = raw.span();
         let raw = raw.into_inner();
-        let path_at = raw.path.as_ref().map_or(at.clone(), Spanned::span);
-        let owned = one(source, &at, raw)?;
-        let wrong = |what: String, remedy: &str| source.wrong(path_at.clone(), "owned.path", what, remedy);
-        if all.iter().any(|(other, _)| other.template == owned.template) {
-            return Err(wrong(format!("`{}` is there twice", owned.template), "take one of the two out"));
+        let command_at = raw.command.as_ref().map_or(at.clone(), Spanned::span);
+        let owned = match raw.path.as_ref().map(Spanned::span) {
+            None => OwnedConfig::Managed(managed(source, &at, raw)?),
+            Some(path_at) => {
+                let owned = path(source, &at, raw)?;
+                let lineage = Lineage::of(&owned.rules.path);
+                beside(&owned, &lineage, &paths, roots, lineages)
+                    .map_err(|(what, remedy)| source.wrong(path_at, "owned.path", what, remedy))?;
+                paths.push((owned.clone(), lineage));
+                OwnedConfig::Path(Box::new(owned))
+            }
+        };
+        // The same for two paths is two things that one command is told of by their paths.
+        let is_managed = |owned: &OwnedConfig| matches!(owned, OwnedConfig::Managed(_));
+        let twice = |other: &OwnedConfig| {
+            (is_managed(other) || is_managed(&owned)) && other.command().is_some() && other.command() == owned.command()
+        };
+        if all.iter().any(twice) {
+            let remedy = "take one of the two out: it would be run twice for each id";
+            return Err(source.wrong(command_at, "owned.command", "is there twice", remedy));
         }
-        let parent = &owned.rules.path;
-        let lineage = Lineage::of(parent);
-        for (root, root_lineage) in roots.iter().zip(lineages) {
-            apart(parent, &lineage, &root.path, root_lineage)
-                .and_then(|()| below(parent, &lineage, root, root_lineage))
-                .map_err(|what| wrong(what, "give ids a directory of their own, outside of what passes remove"))?;
-        }
-        for (other, other_lineage) in &all {
-            apart(parent, &lineage, &other.rules.path, other_lineage)
-                .map_err(|what| wrong(what, "write both templates with the same directory"))?;
-        }
-        all.push((owned, lineage));
+        all.push(owned);
     }
-    Ok(all.into_iter().map(|(owned, _)| owned).collect())
+    Ok(all)
 }
 
-fn one(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<OwnedConfig, ConfigError> {
-    let Owned { path, owner, kind, remove, leases, command, timeout } = raw;
+/// What speaks against a path beside the others and the roots, and what to do about it.
+fn beside(
+    owned: &OwnedPath,
+    lineage: &Lineage,
+    others: &[(OwnedPath, Lineage)],
+    roots: &[RootConfig],
+    lineages: &[Lineage],
+) -> Result<(), (String, &'static str)> {
+    if others.iter().any(|(other, _)| other.template == owned.template) {
+        return Err((format!("`{}` is there twice", owned.template), "take one of the two out"));
+    }
+    let parent = &owned.rules.path;
+    for (root, root_lineage) in roots.iter().zip(lineages) {
+        apart(parent, lineage, &root.path, root_lineage)
+            .and_then(|()| below(parent, lineage, root, root_lineage))
+            .map_err(|what| (what, "give ids a directory of their own, outside of what passes remove"))?;
+    }
+    for (other, other_lineage) in others {
+        apart(parent, lineage, &other.rules.path, other_lineage)
+            .map_err(|what| (what, "write both templates with the same directory"))?;
+    }
+    Ok(())
+}
+
+/// A table with a path.
+fn path(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<OwnedPath, ConfigError> {
+    let Owned { path, owner, kind, remove, leases, command, present, timeout } = raw;
     let Some((text, path_at)) = string(source, "owned.path", &path)? else {
-        let remedy = "name what belongs to an id: path = \"/.../{id}\"";
-        return Err(source.wrong(at.clone(), "owned.path", "is missing", remedy));
+        return Err(no_path(source, at));
     };
     let wrong = |what: String, remedy: &str| source.wrong(path_at.clone(), "owned.path", what, remedy);
     let template = Template::parse(text).map_err(|fault| wrong(fault.what, fault.remedy))?;
@@ -65,9 +94,14 @@ fn one(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<OwnedConfig
     if std::fs::symlink_metadata(parent).is_ok_and(|stat| !stat.is_dir()) {
         return Err(wrong(format!("{} is not a directory", parent.display()), "put {id} below a directory"));
     }
+    if let Some(field) = &present {
+        let (what, remedy) = ("has no use with `path`, which tells whether it is there", "take the key out");
+        return Err(source.wrong(field.span(), "owned.present", what, remedy));
+    }
     let kinds = [("dir", KindRule::Directory), ("file", KindRule::File), ("any", KindRule::Any)];
     let kind = choice(source, "owned.kind", &kind, &kinds)?.unwrap_or(KindRule::Any);
-    let (remove, command) = removal(source, "owned", at, &remove, &command, &timeout, RemoveRule::Tree, true)?;
+    let places = Places::EntryAndId;
+    let (remove, command) = removal(source, "owned", at, &remove, &command, &timeout, RemoveRule::Tree, places)?;
     let rules = RootConfig {
         owner: user(source, "owned.owner", &owner)?,
         kind,
@@ -76,7 +110,33 @@ fn one(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<OwnedConfig
         command,
         ..RootConfig::without_fences(template.to_string(), parent.to_owned())
     };
-    Ok(OwnedConfig { template, rules })
+    Ok(OwnedPath { template, rules })
+}
+
+/// A table without a path: a command has to remove what it is about.
+fn managed(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<ManagedConfig, ConfigError> {
+    let Owned { path: _, owner, kind, remove, leases, command, present, timeout } = raw;
+    let places = Places::Id;
+    // Whatever else is wrong, without a path and a command there is nothing that the table could be about.
+    if remove.as_ref().is_none_or(|remove| remove.get_ref().as_str() != Some("command")) {
+        return Err(no_path(source, at));
+    }
+    for (key, field) in [("owned.owner", &owner), ("owned.kind", &kind), ("owned.leases", &leases)] {
+        if let Some(field) = field {
+            let remedy = "take the key out, or name the `path`";
+            return Err(source.wrong(field.span(), key, "has no use without `path`", remedy));
+        }
+    }
+    let (_, command) = removal(source, "owned", at, &remove, &command, &timeout, RemoveRule::Command, places)?;
+    let Some(RemoveCommand { words: command, limit, id: _ }) = command else { return Err(no_path(source, at)) };
+    let example = "name a program and its arguments: present = [\"acme\", \"exists\", \"{id}\"]";
+    let present = present.map(|field| words(source, "owned.present", &field, example, places)).transpose()?;
+    Ok(ManagedConfig { command, present, limit })
+}
+
+fn no_path(source: &Source<'_>, at: &Range<usize>) -> ConfigError {
+    let remedy = "name what belongs to an id: path = \"/.../{id}\"; or, for what has no path, remove = \"command\" and `command`";
+    source.wrong(at.clone(), "owned.path", "is missing", remedy)
 }
 
 /// Two paths to one directory would be locked and counted as two.
@@ -118,7 +178,7 @@ pub(super) fn removal(
     command: &Field,
     timeout: &Field,
     default: RemoveRule,
-    has_id: bool,
+    places: Places,
 ) -> Result<(RemoveRule, Option<RemoveCommand>), ConfigError> {
     let key = |key: &str| format!("{table}.{key}");
     let rules = [("empty", RemoveRule::Empty), ("tree", RemoveRule::Tree), ("command", RemoveRule::Command)];
@@ -140,13 +200,7 @@ pub(super) fn removal(
         let at = remove.as_ref().map_or(at.clone(), Spanned::span);
         return Err(source.wrong(at, &key("command"), "is missing", example));
     };
-    let words = match field.get_ref() {
-        Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>(),
-        _ => return Err(wrong_type(source, &key("command"), field, "a list of strings", example)),
-    };
-    let wrong = |what: String, remedy: &str| source.wrong(field.span(), &key("command"), what, remedy);
-    let words = words.ok_or_else(|| wrong("must be a list of strings".to_owned(), example))?;
-    let words = CommandTemplate::parse(words, has_id).map_err(|fault| wrong(fault.what, fault.remedy))?;
+    let words = words(source, &key("command"), field, example, places)?;
     let limit = match duration_of(source, &key("timeout"), timeout)? {
         Some((Duration::ZERO, at)) => {
             let remedy = "give it some time, such as \"60s\"";
@@ -156,6 +210,23 @@ pub(super) fn removal(
         None => LIMIT,
     };
     Ok((rule, Some(RemoveCommand { words, limit, id: None })))
+}
+
+/// A program and its arguments.
+fn words(
+    source: &Source<'_>,
+    key: &str,
+    field: &Spanned<Value>,
+    example: &str,
+    places: Places,
+) -> Result<CommandTemplate, ConfigError> {
+    let words = match field.get_ref() {
+        Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>(),
+        _ => return Err(wrong_type(source, key, field, "a list of strings", example)),
+    };
+    let wrong = |what: String, remedy: &str| source.wrong(field.span(), key, what, remedy);
+    let words = words.ok_or_else(|| wrong("must be a list of strings".to_owned(), example))?;
+    CommandTemplate::parse(words, places).map_err(|fault| wrong(fault.what, fault.remedy))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-use super::super::{KindRule, Loaded, RemoveRule};
+use super::super::{KindRule, Loaded, ManagedConfig, OwnedConfig, OwnedPath, RemoveRule};
+use crate::model::purge::Id;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +14,19 @@ fn owned(rest: &str) -> String {
     format!("[[owned]]\npath = \"/no/such/{{id}}\"\n{rest}\n")
 }
 
+/// A table without a path.
+fn managed(rest: &str) -> String {
+    format!("[[owned]]\nremove = \"command\"\n{rest}\n")
+}
+
+/// The one table there is, which has a path.
+fn only_path(text: &str) -> OwnedPath {
+    match load(text).expect("good").config.owned.remove(0) {
+        OwnedConfig::Path(path) => *path,
+        OwnedConfig::Managed(managed) => panic!("it has a path: {managed:?}"),
+    }
+}
+
 fn root(rest: &str) -> String {
     format!("[[root]]\nname = \"a\"\npath = \"/no/such\"\n{rest}\n")
 }
@@ -21,6 +35,7 @@ fn root(rest: &str) -> String {
 fn every_fault_names_line_key_and_remedy() {
     let path = |path: &str| format!("[[owned]]\npath = '{path}'\n");
     let by = |rest: &str| owned(&format!("remove = \"command\"\n{rest}"));
+    let net = |rest: &str| managed(&format!("command = [\"acme\", \"rm\", \"{{id}}\"]\n{rest}"));
     let cases: &[(String, usize, &str, &str)] = &[
         ("[[owned]]\nowner = \"0\"\n".into(), 1, "`owned.path`", "path = \"/.../{id}\""),
         (owned("pth = 1"), 3, "`owned.pth`", "did you mean `path`?"),
@@ -54,6 +69,36 @@ fn every_fault_names_line_key_and_remedy() {
             "`root.command`",
             "put (?<id>...) into `match`",
         ),
+        ("[[owned]]\nremove = \"tree\"\n".into(), 1, "`owned.path`", "remove = \"command\" and `command`"),
+        ("[[owned]]\ncommand = [\"a\", \"{id}\"]\n".into(), 1, "`owned.path`", "remove = \"command\" and `command`"),
+        (managed(""), 2, "`owned.command`", "name the program"),
+        (managed("command = [\"acme\", \"rm\"]"), 3, "`owned.command`", "put {id} into an argument"),
+        (managed("command = [\"acme\", \"{path}\", \"{id}\"]"), 3, "`owned.command`", "use {id}, or name the `path`"),
+        (managed("command = [\"acme\", \"{id}{name}\"]"), 3, "`owned.command`", "use {id}, or name the `path`"),
+        (managed("command = [\"acme\", \"{id}\", \"{pid}\"]"), 3, "`owned.command`", "use {id}"),
+        (net("owner = \"0\""), 4, "`owned.owner`", "take the key out, or name the `path`"),
+        (net("kind = \"dir\""), 4, "`owned.kind`", "take the key out, or name the `path`"),
+        (net("leases = true"), 4, "`owned.leases`", "take the key out, or name the `path`"),
+        (net("timeout = \"0s\""), 4, "`owned.timeout`", "give it some time"),
+        (net("present = \"acme\""), 4, "`owned.present`", "present = [\"acme\""),
+        (net("present = []"), 4, "`owned.present`", "name the program"),
+        (net("present = [\"acme\", 1]"), 4, "`owned.present`", "present = [\"acme\""),
+        (net("present = [\"acme\", \"ls\"]"), 4, "`owned.present`", "put {id} into an argument"),
+        (net("present = [\"acme\", \"{name}\", \"{id}\"]"), 4, "`owned.present`", "use {id}, or name the `path`"),
+        (owned("present = [\"acme\", \"{id}\"]"), 3, "`owned.present`", "take the key out"),
+        (
+            by("command = [\"acme\", \"{id}\"]\npresent = [\"acme\", \"{id}\"]"),
+            5,
+            "`owned.present`",
+            "take the key out",
+        ),
+        (format!("{}{}", net(""), net("present = [\"b\", \"{id}\"]")), 7, "`owned.command`", "take one of the two out"),
+        (
+            format!("{}{}", net(""), by("command = [\"acme\", \"rm\", \"{id}\"]")),
+            8,
+            "`owned.command`",
+            "take one of the two out",
+        ),
     ];
     for (text, line, key, remedy) in cases {
         let message = load(text).expect_err(&format!("must be refused:\n{text}"));
@@ -66,14 +111,34 @@ fn every_fault_names_line_key_and_remedy() {
 
 #[test]
 fn what_is_left_out_has_its_default() {
-    let plain = load(&owned("")).expect("good").config.owned.remove(0);
+    let plain = only_path(&owned(""));
     assert_eq!((plain.rules.path.as_path(), plain.rules.kind), (Path::new("/no/such"), KindRule::Any));
     assert_eq!((plain.rules.remove, plain.rules.leases, plain.rules.owner), (RemoveRule::Tree, true, None));
     assert!(plain.rules.command.is_none());
     let text = owned("remove = \"command\"\ncommand = [\"acme\", \"rm\", \"{id}\"]\nowner = \"7\"\nkind = \"dir\"");
-    let given = load(&text).expect("good").config.owned.remove(0);
+    let given = only_path(&text);
     assert_eq!((given.rules.remove, given.rules.owner), (RemoveRule::Command, Some(7)));
     assert_eq!(given.rules.command.map(|command| command.limit), Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn what_has_no_path_has_commands_in_the_order_of_the_file() {
+    let net = "command = [\"acme\", \"rm\", \"n-{id}\"]";
+    let asked = format!("{}\npresent = [\"acme\", \"ls\", \"n-{{id}}\"]\ntimeout = \"5s\"", net.replace("rm", "del"));
+    let text = format!("{}{}{}", managed(net), owned(""), managed(&asked));
+    let config = load(&text).expect("good").config;
+    let is_path = |owned: &OwnedConfig| matches!(owned, OwnedConfig::Path(_));
+    assert_eq!(config.owned.iter().map(is_path).collect::<Vec<_>>(), [false, true, false]);
+    let [plain, given] = config.managed().collect::<Vec<&ManagedConfig>>().try_into().expect("two");
+    assert_eq!((plain.present.as_ref(), plain.limit), (None, Duration::from_secs(60)));
+    let id = Id::parse(b"7").expect("an id");
+    assert_eq!(given.command.fill_id(&id), ["acme", "del", "n-7"]);
+    assert_eq!(given.present.as_ref().map(|present| present.fill_id(&id).join(" ")), Some("acme ls n-7".into()));
+    assert_eq!(given.limit, Duration::from_secs(5));
+    // Two paths may share a command, which is told them.
+    let by = "remove = \"command\"\ncommand = [\"acme\", \"rm\", \"{path}\"]";
+    assert!(load(&format!("{}{}", owned(by), owned(by).replace("such", "other"))).is_ok());
+    assert_eq!(config.shared(), [Path::new("/no/such")], "it shares no directory");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "timeout",
 ];
 /// Keys of `[[owned]]`.
-pub(super) const OWNED_KEYS: &[&str] = &["path", "owner", "kind", "remove", "leases", "command", "timeout"];
+pub(super) const OWNED_KEYS: &[&str] = &["path", "owner", "kind", "remove", "leases", "command", "present", "timeout"];
 
 /// The whole file.
 #[derive(Deserialize)]
@@ -95,6 +95,7 @@ pub(super) struct Owned {
     pub(super) remove: Field,
     pub(super) leases: Field,
     pub(super) command: Field,
+    pub(super) present: Field,
     pub(super) timeout: Field,
 }
 

@@ -13,28 +13,44 @@ const SHOWN: usize = 3;
 /// The targets.
 #[must_use]
 pub fn table(report: &Value) -> Table {
-    let mut table = Table::new(&["VERDICT", "PATH", "REASON", "DETAIL", "HELD BY"]);
+    let mut table = Table::new(&["VERDICT", "TARGET", "REASON", "DETAIL", "HELD BY"]);
     for target in targets(report) {
         let text = |key: &str| target.get(key).and_then(Value::as_str);
-        let path = match text("path_hex").and_then(unhex) {
-            Some(bytes) => text::escape(&bytes),
-            None => name(target, "path"),
+        let command = target.get("command").and_then(Value::as_array);
+        let called = match (command, text("path_hex").and_then(unhex)) {
+            (Some(words), _) => self::command(words),
+            (None, Some(bytes)) => text::escape(&bytes),
+            (None, None) => name(target, "path"),
         };
         let mut detail: Vec<String> =
             text("detail").map(|detail| text::escape(detail.as_bytes())).into_iter().collect();
         if target.get("weaker_proof").and_then(Value::as_bool) == Some(true) {
-            detail.push("by its manager's command, proved under its own name alone".to_owned());
+            let how = match command {
+                Some(_) => "by its manager's command, who alone knows of it",
+                None => "by its manager's command, proved under its own name alone",
+            };
+            detail.push(how.to_owned());
         }
         let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
         table.row([
             string(target, "verdict").to_owned(),
-            path,
+            called,
             dash(string(target, "reason").to_owned()),
             dash(detail.join("; ")),
             dash(holders(target)),
         ]);
     }
     table
+}
+
+/// A command on one line. Words that would not be seen to be one are between quotes.
+fn command(words: &[Value]) -> String {
+    let words = words.iter().filter_map(Value::as_str).map(|word| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte) || byte >= 0x80;
+        let escaped = text::escape(word.as_bytes());
+        if !word.is_empty() && word.bytes().all(is_plain) { escaped } else { format!("'{escaped}'") }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// One line on the whole.
@@ -125,6 +141,12 @@ mod tests {
         let pin = json!({"role": "source", "namespace": 7, "mount_point": "/m", "state": "attached",
             "tasks": [{"pid": 9, "comm": "sh"}]});
         assert_eq!(holders(&json!({"pins": [pin]})), "source of /m in namespace 7 (9 sh)");
+    }
+
+    #[test]
+    fn what_has_no_path_is_told_by_its_command() {
+        let words = json!(["acme", "rm", "n-a b", "--id=7", ""]);
+        assert_eq!(command(words.as_array().expect("words")), "acme rm 'n-a b' --id=7 ''");
     }
 
     #[test]

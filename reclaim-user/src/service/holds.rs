@@ -10,7 +10,7 @@ use crate::model::hold::{PlaceholderKind, PlaceholderReport, Word};
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Name;
 use crate::removal::hold::{self, HoldError, Leavings, Remains, Store, Stores};
-use crate::removal::{self, PassOptions, PurgeOptions, Purged, RemovalError, Site, Target};
+use crate::removal::{self, EntryTarget, PassOptions, PurgeOptions, Purged, RemovalError, Site, Target};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -254,7 +254,8 @@ impl Work<'_> {
             };
             let bare = RootConfig::without_fences(NAME.to_owned(), remains.directory.clone());
             let rules = RootConfig { owner: Some(remains.print.owner), kind, ..bare };
-            targets.push(Target { site, name: remains.name.clone(), rules, only: Some(remains.print) });
+            let only = Some(remains.print);
+            targets.push(Target::from(EntryTarget { site, name: remains.name.clone(), rules, only }));
         }
         let sites: Vec<Site<'_>> = places
             .iter()

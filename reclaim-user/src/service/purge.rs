@@ -2,7 +2,7 @@
 
 use super::roots::{Placed, Roots};
 use super::states::States;
-use crate::config::{Config, RemoveCommand, RootConfig};
+use crate::config::{Config, ManagedConfig, OwnedConfig, RemoveCommand, RootConfig};
 use crate::error::{Error, exit};
 use crate::evidence::asked::{Looker, path_of};
 use crate::evidence::engine::Engine;
@@ -11,10 +11,10 @@ use crate::evidence::source::View;
 use crate::model::answer::{PinReport, Seen};
 use crate::model::pin::{Pin, Place};
 use crate::model::purge::{
-    ExpandError, Id, PurgeReport, TargetReport, TargetVerdict, Template, shared_by, told_otherwise,
+    ExpandError, Id, PurgeReport, TargetName, TargetReport, TargetVerdict, Template, shared_by, told_otherwise,
 };
 use crate::model::report::{Name, Reason};
-use crate::removal::{self, PassOptions, PurgeOptions, Purged, Site, Target};
+use crate::removal::{self, EntryTarget, Managed, PassOptions, PurgeOptions, Purged, Site, Target};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io::ErrorKind;
@@ -30,9 +30,24 @@ use std::time::Duration;
 /// When it would name something that ids share, or no name at all.
 pub fn check(config: &Config, id: &Id) -> Result<(), ExpandError> {
     let shared = config.shared();
-    config.owned.iter().try_for_each(|owned| {
-        let name = owned.template.expand(id, &shared)?;
-        no_sibling(config, id, owned.template.parent(), name.as_bytes(), Some(&owned.template))
+    config.owned.iter().try_for_each(|owned| match owned {
+        OwnedConfig::Path(owned) => {
+            let name = owned.template.expand(id, &shared)?;
+            no_sibling(config, id, owned.template.parent(), name.as_bytes(), Some(&owned.template))
+        }
+        OwnedConfig::Managed(managed) => no_sibling_command(config, id, managed),
+    })
+}
+
+/// Makes sure that no other command tells what this one is about to be another id's. One with fewer literal bytes has no say.
+fn no_sibling_command(config: &Config, id: &Id, managed: &ManagedConfig) -> Result<(), ExpandError> {
+    let filled = managed.command.fill_id(id);
+    let others = config.managed().map(|other| &other.command);
+    let others = others.filter(|other| **other != managed.command && other.literal() >= managed.command.literal());
+    let told = others.filter_map(|other| Some((other, other.tells(&filled)?))).find(|(_, told)| told != id);
+    told.map_or(Ok(()), |(by, other)| {
+        let (id, other) = (id.to_string(), other.to_string());
+        Err(ExpandError::Command { id, command: filled.join(" "), by: by.to_string(), other })
     })
 }
 
@@ -43,7 +58,7 @@ fn no_sibling(config: &Config, id: &Id, parent: &Path, name: &[u8], own: Option<
         let path = parent.join(path_of(name));
         Err(ExpandError::Sibling { id: id.to_string(), path, by, other })
     };
-    let templates = config.owned.iter().map(|owned| &owned.template).filter(|template| template.parent() == parent);
+    let templates = config.owned_paths().map(|owned| &owned.template).filter(|template| template.parent() == parent);
     if let Some((by, other)) = str::from_utf8(name).ok().and_then(|name| told_otherwise(name, id, own, templates)) {
         return sibling(format!("`{by}`"), other.to_string());
     }
@@ -55,11 +70,26 @@ fn no_sibling(config: &Config, id: &Id, parent: &Path, name: &[u8], own: Option<
 }
 
 /// A target as it is found, before its directory has a site.
-struct Found {
+enum Found {
+    Entry(FoundEntry),
+    Managed(Managed),
+}
+
+struct FoundEntry {
     place: usize,
-    target: Target,
+    target: Box<EntryTarget>,
     /// It is known not to be there, in a directory that is not asked about.
     is_absent: bool,
+}
+
+impl Found {
+    /// The entry that it is of a place.
+    fn at(&self, place: usize) -> Option<&FoundEntry> {
+        match self {
+            Self::Entry(entry) if entry.place == place => Some(entry),
+            Self::Entry(_) | Self::Managed(_) => None,
+        }
+    }
 }
 
 /// Removes all that belongs to an id, or nothing of it.
@@ -100,9 +130,18 @@ pub fn purge(
     let mut sites: Vec<usize> = Vec::new();
     let mut targets = Vec::new();
     let mut ends = Vec::new();
-    for Found { place, mut target, is_absent } in found {
-        let name = target.name.to_bytes().to_vec();
-        ends.push(End { place, name, is_asked: !is_absent, purged: absent(), weaker: false });
+    for found in found {
+        let FoundEntry { place, mut target, is_absent } = match found {
+            Found::Entry(entry) => entry,
+            Found::Managed(managed) => {
+                let of = Of::Command(managed.command.clone());
+                ends.push(End { of, is_asked: true, purged: absent(), weaker: false });
+                targets.push(Target::Managed(managed));
+                continue;
+            }
+        };
+        let of = Of::Entry { place, name: target.name.to_bytes().to_vec() };
+        ends.push(End { of, is_asked: !is_absent, purged: absent(), weaker: false });
         if is_absent {
             continue;
         }
@@ -110,7 +149,7 @@ pub fn purge(
             sites.push(place);
             sites.len() - 1
         });
-        targets.push(target);
+        targets.push(Target::Entry(target));
     }
     let sites: Vec<Site<'_>> = sites
         .iter()
@@ -124,28 +163,50 @@ pub fn purge(
     let failed = |source| Error::Purge { id: id.to_string(), source };
     let purged = removal::purge(&sites, &targets, engine, &options, between).map_err(failed)?;
     for (end, (target, purged)) in ends.iter_mut().filter(|end| end.is_asked).zip(targets.iter().zip(purged)) {
-        end.weaker = target.rules.command.is_some()
-            && matches!(purged.verdict, TargetVerdict::Removed | TargetVerdict::WouldRemove);
+        let has_command = match target {
+            Target::Entry(entry) => entry.rules.command.is_some(),
+            Target::Managed(_) => true,
+        };
+        end.weaker = has_command && matches!(purged.verdict, TargetVerdict::Removed | TargetVerdict::WouldRemove);
         end.purged = purged;
     }
     for (place, names) in left {
         tell_left(config, id, place, names, &mut ends);
     }
     remember(roots, states, &ends);
-    let told = ends.into_iter().map(|End { place, name, purged, weaker, .. }| {
-        report(engine, &roots.at(place).config.path.join(path_of(&name)), purged, weaker)
+    let told = ends.into_iter().map(|End { of, purged, weaker, .. }| match of {
+        Of::Entry { place, name } => report(engine, &roots.at(place).config.path.join(path_of(&name)), purged, weaker),
+        Of::Command(command) => {
+            let Purged { verdict, reason, detail, .. } = purged;
+            let (name, pins) = (TargetName::Command { command }, Vec::new());
+            TargetReport { name, verdict, reason, pins, detail, weaker_proof: weaker }
+        }
     });
     Ok(PurgeReport::of(id, told.collect(), dry_run))
 }
 
 /// What became of something of the id.
 struct End {
-    place: usize,
-    name: Vec<u8>,
+    of: Of,
     /// It was a target of the removal.
     is_asked: bool,
     purged: Purged,
     weaker: bool,
+}
+
+/// What an end is of.
+enum Of {
+    /// A name in a place.
+    Entry { place: usize, name: Vec<u8> },
+    /// What this command is about, which has no path.
+    Command(Vec<String>),
+}
+
+impl End {
+    /// Whether it is of a name in a place.
+    fn is_of(&self, at: usize, called: &[u8]) -> bool {
+        matches!(&self.of, Of::Entry { place, name } if *place == at && name == called)
+    }
 }
 
 fn absent() -> Purged {
@@ -170,11 +231,11 @@ fn tell_left(config: &Config, id: &Id, place: usize, names: Vec<Vec<u8>>, ends: 
     let of_root = config.roots.get(place).filter(|root| root.has_id());
     for name in names {
         let purged = Purged::undone("it lies condemned in `.reclaim`, and could not be removed yet".to_owned());
-        match ends.iter_mut().find(|end| end.place == place && end.name == name) {
+        match ends.iter_mut().find(|end| end.is_of(place, &name)) {
             Some(end) if end.purged.verdict == TargetVerdict::Absent => end.purged = purged,
             Some(_) => {}
             None if of_root.is_some_and(|root| root.id_of(&name) == Some(id.as_str().as_bytes())) => {
-                ends.push(End { place, name, is_asked: false, purged, weaker: false });
+                ends.push(End { of: Of::Entry { place, name }, is_asked: false, purged, weaker: false });
             }
             None => {}
         }
@@ -183,7 +244,8 @@ fn tell_left(config: &Config, id: &Id, place: usize, names: Vec<Vec<u8>>, ends: 
 
 /// Takes note of what this purge condemned and could not remove, as passes do.
 fn remember(roots: &Roots, states: &mut States, ends: &[End]) {
-    for End { place, name, purged, .. } in ends.iter().filter(|end| end.purged.verdict == TargetVerdict::Failed) {
+    for End { of, purged, .. } in ends.iter().filter(|end| end.purged.verdict == TargetVerdict::Failed) {
+        let Of::Entry { place, name } = of else { continue };
         let root = &roots.at(*place).config;
         // What cannot be looked at is told by the next pass.
         if let Ok(true) = removal::lies_condemned(&root.path, |condemned| condemned == name) {
@@ -197,7 +259,7 @@ fn remember(roots: &Roots, states: &mut States, ends: &[End]) {
 fn places(roots: &Roots, config: &Config) -> Vec<usize> {
     let of_roots = config.roots.iter().enumerate().filter(|(_, root)| root.has_id()).map(|(at, _)| at);
     let mut places: Vec<usize> = of_roots.collect();
-    for at in config.owned.iter().filter_map(|owned| roots.find(&owned.rules.path)) {
+    for at in config.owned_paths().filter_map(|owned| roots.find(&owned.rules.path)) {
         if !places.contains(&at) {
             places.push(at);
         }
@@ -221,7 +283,7 @@ fn unless_busy(
         let Placed { config: root, .. } = roots.at(at);
         let own_id = config.roots.get(at).filter(|root| root.has_id());
         let is_listed = |found: &[Found]| {
-            found.iter().filter(|found| found.place == at).any(|found| {
+            found.iter().filter_map(|found| found.at(at)).any(|found| {
                 let path = root.path.join(path_of(found.target.name.to_bytes()));
                 // What cannot be looked at may be there.
                 !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -229,13 +291,19 @@ fn unless_busy(
         };
         let is_condemned = removal::lies_condemned(&root.path, |name| {
             own_id.is_some_and(|root| root.id_of(name) == Some(id.as_str().as_bytes()))
-                || found.iter().any(|found| found.place == at && found.target.name.to_bytes() == name)
+                || found.iter().filter_map(|found| found.at(at)).any(|found| found.target.name.to_bytes() == name)
         });
         // Once more at the end, for what was condemned may have had its name back meanwhile. Not knowing is being there.
         if is_listed(&found) || is_condemned.unwrap_or(true) || is_listed(&targets(roots, config, id)?) {
             return Err(error);
         }
-        found.iter_mut().filter(|found| found.place == at).for_each(|found| found.is_absent = true);
+        for found in &mut found {
+            if let Found::Entry(entry) = found
+                && entry.place == at
+            {
+                entry.is_absent = true;
+            }
+        }
     }
     Ok(found)
 }
@@ -245,6 +313,14 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
     let shared: Vec<PathBuf> = config.shared();
     let mut found: Vec<Found> = Vec::new();
     for owned in &config.owned {
+        let owned = match owned {
+            OwnedConfig::Path(owned) => owned,
+            OwnedConfig::Managed(ManagedConfig { command, present, limit }) => {
+                let present = present.as_ref().map(|present| present.fill_id(id));
+                found.push(Found::Managed(Managed { command: command.fill_id(id), present, limit: *limit }));
+                continue;
+            }
+        };
         let name = owned.template.expand(id, &shared)?;
         let Some(place) = roots.find(&owned.rules.path) else { continue };
         let Ok(name) = CString::new(name) else { continue };
@@ -252,7 +328,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
         if let Some(command) = &mut rules.command {
             command.id = Some(id.to_string());
         }
-        found.push(Found { place, target: Target { site: 0, name, rules, only: None }, is_absent: false });
+        found.push(entry(place, name, rules));
     }
     for (place, root) in config.roots.iter().enumerate().filter(|(_, root)| root.has_id()) {
         let failed = |source| Error::Removal { root: root.name.clone(), source };
@@ -262,7 +338,7 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
                 let (id, shared) = (id.to_string(), shared.to_owned());
                 return Err(ExpandError::Shared { id, path, shared }.into());
             }
-            if found.iter().any(|known| known.place == place && known.target.name == name) {
+            if found.iter().filter_map(|known| known.at(place)).any(|known| known.target.name == name) {
                 continue;
             }
             no_sibling(config, id, &root.path, name.to_bytes(), None)?;
@@ -276,17 +352,23 @@ fn targets(roots: &Roots, config: &Config, id: &Id) -> Result<Vec<Found>, Error>
                 command: root.command.clone().map(|command| RemoveCommand { id: Some(id.to_string()), ..command }),
                 ..root.clone()
             };
-            found.push(Found { place, target: Target { site: 0, name, rules, only: None }, is_absent: false });
+            found.push(entry(place, name, rules));
         }
     }
     Ok(found)
+}
+
+fn entry(place: usize, name: CString, rules: RootConfig) -> Found {
+    let target = Box::new(EntryTarget { site: 0, name, rules, only: None });
+    Found::Entry(FoundEntry { place, target, is_absent: false })
 }
 
 fn report(engine: &mut Engine, path: &Path, purged: Purged, weaker_proof: bool) -> TargetReport {
     let Purged { verdict, reason, pins, detail } = purged;
     let pins = if reason == Some(Reason::Pinned) { held(engine, path, &pins) } else { Vec::new() };
     let path = Name(path.as_os_str().as_bytes().to_vec());
-    TargetReport { path_hex: path.hex(), path, verdict, reason, pins, detail, weaker_proof }
+    let name = TargetName::Path { path_hex: path.hex(), path };
+    TargetReport { name, verdict, reason, pins, detail, weaker_proof }
 }
 
 /// The answer of `who` about a target; what was seen when it was refused, where nobody holds it by now.

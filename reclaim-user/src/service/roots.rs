@@ -50,7 +50,7 @@ impl Roots {
     #[must_use]
     pub fn place(config: &Config) -> Self {
         let mut rules: Vec<&RootConfig> = config.roots.iter().collect();
-        for owned in &config.owned {
+        for owned in config.owned_paths() {
             if !rules.iter().any(|known| known.path == owned.rules.path) {
                 rules.push(&owned.rules);
             }

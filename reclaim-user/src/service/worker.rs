@@ -331,8 +331,8 @@ impl Worker {
             Ok(()) => {
                 let config = &loaded.config.roots;
                 let known = |name: &str| config.iter().any(|root: &RootConfig| root.name == *name);
-                let owned = &loaded.config.owned;
-                self.states.retain(|name| known(name) || owned.iter().any(|owned| owned.rules.name == *name));
+                let is_owned = |name: &str| loaded.config.owned_paths().any(|owned| owned.rules.name == *name);
+                self.states.retain(|name| known(name) || is_owned(name));
                 self.post.desk.passes.retain(|name, _| known(name));
                 self.post.desk.faults.retain(|name, _| known(name));
                 self.engine.watch(roots.watch());

@@ -1,9 +1,24 @@
 //! The command of another manager: words with places for what it is about.
 
+use super::id::Id;
 use std::fmt;
 
+/// What stands for the id.
+const ID: &str = "{id}";
+
 /// What may stand in a word.
-const PLACEHOLDERS: [&str; 3] = ["{id}", "{name}", "{path}"];
+const PLACEHOLDERS: [&str; 3] = [ID, "{name}", "{path}"];
+
+/// What can be filled into a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// Name and path of an entry.
+    Entry,
+    /// Name, path and id of an entry.
+    EntryAndId,
+    /// An id alone, for what has no path.
+    Id,
+}
 
 /// A program and its arguments. No shell ever sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +42,11 @@ impl fmt::Display for CommandFault {
 }
 
 impl CommandTemplate {
-    /// Reads a program and its arguments. `has_id`: an id will be known.
+    /// Reads a program and its arguments. `places`: what will be known.
     ///
     /// # Errors
     /// What is wrong.
-    pub fn parse(words: Vec<String>, has_id: bool) -> Result<Self, CommandFault> {
+    pub fn parse(words: Vec<String>, places: Places) -> Result<Self, CommandFault> {
         let fault = |what: String, remedy| Err(CommandFault { what, remedy });
         let Some((program, arguments)) = words.split_first() else {
             return fault("is empty".to_owned(), "name the program and its arguments: [\"acme\", \"rm\", \"{id}\"]");
@@ -46,22 +61,36 @@ impl CommandTemplate {
         for word in arguments {
             for (piece, is_placeholder) in pieces(word) {
                 found += usize::from(is_placeholder);
-                if !is_placeholder && piece.contains(['{', '}']) {
-                    return fault(format!("`{word}` holds braces that mean nothing"), "use {id}, {name} or {path}");
-                }
-                if piece == "{id}" && is_placeholder && !has_id {
-                    return fault(
-                        "holds {id}, but no group `id` is in `match`".to_owned(),
-                        "put (?<id>...) into `match`, or use {name} or {path}",
-                    );
+                match (piece, is_placeholder, places) {
+                    (ID, true, Places::Entry) => {
+                        return fault(
+                            "holds {id}, but no group `id` is in `match`".to_owned(),
+                            "put (?<id>...) into `match`, or use {name} or {path}",
+                        );
+                    }
+                    (ID, true, _) | (_, true, Places::Entry | Places::EntryAndId) => {}
+                    (_, true, Places::Id) => {
+                        return fault(format!("holds {piece}, but there is no `path`"), "use {id}, or name the `path`");
+                    }
+                    (text, false, _) if !text.contains(['{', '}']) => {}
+                    (_, false, _) => {
+                        let remedy = match places {
+                            Places::Entry | Places::EntryAndId => "use {id}, {name} or {path}",
+                            Places::Id => "use {id}",
+                        };
+                        return fault(format!("`{word}` holds braces that mean nothing"), remedy);
+                    }
                 }
             }
         }
         if found == 0 {
-            return fault(
-                "does the same whatever it is about".to_owned(),
-                "put {id}, {name} or {path} into an argument, so that the command knows what to remove",
-            );
+            let remedy = match places {
+                Places::Entry | Places::EntryAndId => {
+                    "put {id}, {name} or {path} into an argument, so that the command knows what to remove"
+                }
+                Places::Id => "put {id} into an argument, so that the command knows what it is about",
+            };
+            return fault("does the same whatever it is about".to_owned(), remedy);
         }
         Ok(Self { words })
     }
@@ -75,7 +104,7 @@ impl CommandTemplate {
             let mut filled = Vec::new();
             for piece in pieces(word) {
                 match piece {
-                    ("{id}", true) => filled.extend_from_slice(id.ok_or_else(|| CommandFault {
+                    (ID, true) => filled.extend_from_slice(id.ok_or_else(|| CommandFault {
                         what: "the name tells no id".to_owned(),
                         remedy: "use {name} or {path} in `command`",
                     })?),
@@ -95,10 +124,41 @@ impl CommandTemplate {
         self.words.iter().map(fill).collect()
     }
 
+    /// The words of a command that was read with [`Places::Id`], filled. No id becomes an option.
+    #[must_use]
+    pub fn fill_id(&self, id: &Id) -> Vec<String> {
+        let fill =
+            |word: &String| pieces(word).map(|piece| if piece == (ID, true) { id.as_str() } else { piece.0 }).collect();
+        self.words.iter().map(fill).collect()
+    }
+
+    /// The id that such a command was filled with, where filled words are this command's; none when they are not.
+    #[must_use]
+    pub fn tells(&self, filled: &[String]) -> Option<Id> {
+        let (word, text) = self.words.iter().zip(filled).find(|(word, _)| word.contains(ID))?;
+        let count = word.matches(ID).count();
+        let length = text.len().checked_sub(word.len() - count * ID.len())? / count;
+        let start = word.find(ID)?;
+        let id = Id::parse(text.as_bytes().get(start..start + length)?).ok()?;
+        (self.fill_id(&id) == filled).then_some(id)
+    }
+
+    /// Bytes that are no part of the id. Of several commands that fit, the one with the most tells whose it is.
+    #[must_use]
+    pub fn literal(&self) -> usize {
+        self.words.iter().map(|word| word.len() - word.matches(ID).count() * ID.len()).sum()
+    }
+
     /// The program.
     #[must_use]
     pub fn program(&self) -> &str {
         self.words.first().map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for CommandTemplate {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.words.join(" "))
     }
 }
 

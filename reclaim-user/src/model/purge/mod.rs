@@ -6,9 +6,9 @@ mod id;
 mod report;
 mod template;
 
-pub use command::{CommandFault, CommandTemplate};
+pub use command::{CommandFault, CommandTemplate, Places};
 pub use id::{Id, IdError, IdFault};
-pub use report::{PurgeReport, TargetReport, TargetVerdict};
+pub use report::{PurgeReport, TargetName, TargetReport, TargetVerdict};
 pub use template::{ExpandError, Template, TemplateFault, shared_by, told_otherwise};
 
 #[cfg(test)]

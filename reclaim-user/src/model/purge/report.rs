@@ -23,14 +23,31 @@ pub enum TargetVerdict {
     Failed,
 }
 
+/// What a target is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum TargetName {
+    /// It lies at a path.
+    Path {
+        /// The path.
+        path: Name,
+        /// Its exact bytes where it is not UTF-8.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        path_hex: Option<String>,
+    },
+    /// It has no path, and is what its manager's command is about.
+    Command {
+        /// The program and its arguments, filled.
+        command: Vec<String>,
+    },
+}
+
 /// One target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetReport {
-    /// Its path.
-    pub path: Name,
-    /// Its exact bytes where it is not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_hex: Option<String>,
+    /// What it is called.
+    #[serde(flatten)]
+    pub name: TargetName,
     /// What became of it.
     pub verdict: TargetVerdict,
     /// Why it was refused, or failed.
@@ -42,7 +59,8 @@ pub struct TargetReport {
     /// More, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// It is proved under its own name alone, for the command that removes it has to find it there.
+    /// It is proved under its own name alone, for the command that removes it has to find it there; or it has no path, and
+    /// nothing is proved but what its manager says.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub weaker_proof: bool,
 }

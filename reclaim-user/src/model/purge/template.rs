@@ -69,6 +69,18 @@ pub enum ExpandError {
         /// Whose it is.
         other: String,
     },
+    /// The command is another id's.
+    #[error("the id `{id}` would have `{command}` run, which `{by}` tells to be of the id `{other}`")]
+    Command {
+        /// The id.
+        id: String,
+        /// The command, filled.
+        command: String,
+        /// The command that tells so.
+        by: String,
+        /// Whose it is.
+        other: String,
+    },
 }
 
 impl Template {

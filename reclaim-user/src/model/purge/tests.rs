@@ -86,26 +86,54 @@ fn an_id_never_names_what_ids_share() {
 fn a_command_is_filled_once_and_no_name_becomes_an_option() {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let command =
-        CommandTemplate::parse(words(&["acme", "rm", "--at={path}", "{id}", "{name}{id}"]), true).expect("good");
+        CommandTemplate::parse(words(&["acme", "rm", "--at={path}", "{id}", "{name}{id}"]), Places::EntryAndId)
+            .expect("good");
     let filled = command.fill(Some(b"{path}"), b"n{id}", b"/p").expect("filled");
     let filled: Vec<_> = filled.iter().map(|word| String::from_utf8_lossy(word)).collect();
     assert_eq!(filled, ["acme", "rm", "--at=/p", "{path}", "n{id}{path}"]);
-    let by_name = CommandTemplate::parse(words(&["acme", "{name}"]), false).expect("good");
+    let by_name = CommandTemplate::parse(words(&["acme", "{name}"]), Places::Entry).expect("good");
     assert!(by_name.fill(None, b"-rf", b"/p/-rf").is_err());
     assert!(by_name.fill(None, b"rf", b"/p/rf").is_ok());
     assert!(command.fill(None, b"n", b"/p").is_err(), "an id that is not known");
-    for (bad, has_id) in [
-        (&[][..], true),
-        (&[""], true),
-        (&["{id}"], true),
-        (&["acme"], true),
-        (&["acme", "rm"], true),
-        (&["acme", "{pid}"], true),
-        (&["acme", "{{id}}"], true),
-        (&["acme", "{id}\0"], true),
-        (&["acme", "{id}"], false),
+    for (bad, places) in [
+        (&[][..], Places::EntryAndId),
+        (&[""], Places::EntryAndId),
+        (&["{id}"], Places::EntryAndId),
+        (&["acme"], Places::EntryAndId),
+        (&["acme", "rm"], Places::EntryAndId),
+        (&["acme", "{pid}"], Places::EntryAndId),
+        (&["acme", "{{id}}"], Places::EntryAndId),
+        (&["acme", "{id}\0"], Places::EntryAndId),
+        (&["acme", "{id}"], Places::Entry),
+        (&["acme", "rm"], Places::Id),
+        (&["acme", "{id}", "{path}"], Places::Id),
+        (&["acme", "{name}{id}"], Places::Id),
+        (&["acme", "{id}", "{pid}"], Places::Id),
     ] {
-        assert!(CommandTemplate::parse(words(bad), has_id).is_err(), "{bad:?}");
+        assert!(CommandTemplate::parse(words(bad), places).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_command_without_a_path_is_of_the_id_that_it_was_filled_with() {
+    let command = |words: &[&str]| {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        CommandTemplate::parse(words, Places::Id).expect("good")
+    };
+    let (net, data) = (command(&["acme", "rm", "n-{id}"]), command(&["acme", "rm", "n-{id}-data"]));
+    let filled = net.fill_id(&id("a-data"));
+    assert_eq!(filled, ["acme", "rm", "n-a-data"]);
+    assert_eq!(net.fill_id(&id("{id}$(x) y"))[2], "n-{id}$(x) y", "filled once, and one word");
+    let told = |command: &CommandTemplate, filled: &[String]| command.tells(filled).map(|id| id.to_string());
+    assert_eq!((told(&net, &filled), told(&data, &filled)), (Some("a-data".to_owned()), Some("a".to_owned())));
+    assert!(data.literal() > net.literal());
+    let twice = command(&["acme", "{id}/{id}", "--of={id}"]);
+    assert_eq!(told(&twice, &twice.fill_id(&id("abc"))), Some("abc".to_owned()));
+    for other in
+        [&["acme", "ab/ac", "--of=ab"][..], &["acme", "a/a"], &["acme", "a/a", "--of=b"], &["other", "a/a", "--of=a"]]
+    {
+        let other: Vec<String> = other.iter().map(|word| (*word).to_owned()).collect();
+        assert_eq!(told(&twice, &other), None, "{other:?}");
     }
 }
 
@@ -114,8 +142,7 @@ fn the_report_has_the_shape_of_the_contract_and_counts() {
     let target = |path: &[u8], verdict| {
         let path = Name(path.to_vec());
         TargetReport {
-            path_hex: path.hex(),
-            path,
+            name: TargetName::Path { path_hex: path.hex(), path },
             verdict,
             reason: (verdict == TargetVerdict::Refused).then_some(Reason::Leased),
             pins: Vec::new(),
@@ -129,6 +156,10 @@ fn the_report_has_the_shape_of_the_contract_and_counts() {
     assert_eq!(serde_json::to_string(&report).expect("json"), text);
     let odd = serde_json::to_value(target(b"/\xff", TargetVerdict::WouldRemove)).expect("json");
     assert_eq!((odd["path_hex"].as_str(), odd["verdict"].as_str()), (Some("2fff"), Some("would-remove")));
+    let name = TargetName::Command { command: ["acme", "rm", "n-a"].map(str::to_owned).to_vec() };
+    let removed = TargetReport { name, weaker_proof: true, ..target(b"/x", TargetVerdict::Removed) };
+    let text = r#"{"command":["acme","rm","n-a"],"verdict":"removed","weaker_proof":true}"#;
+    assert_eq!(serde_json::to_string(&removed).expect("json"), text);
 }
 
 proptest! {
@@ -156,7 +187,10 @@ proptest! {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let _either = Template::parse(&text);
         let _either = Template::parse(&format!("/srv/{text}{{id}}"));
-        let _either = CommandTemplate::parse(vec!["acme".to_owned(), text], true);
+        let _either = CommandTemplate::parse(vec!["acme".to_owned(), text.clone()], Places::EntryAndId);
+        if let Ok(command) = CommandTemplate::parse(vec!["acme".to_owned(), format!("{text}{{id}}")], Places::Id) {
+            let _either = command.tells(&["acme".to_owned(), text]);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! The first proof: every target under its own name, before anything is changed.
+//! The first proof, before anything is changed: every target under its own name, and by its manager's word what has no path.
 
-use super::{Open, Purged, Target};
+use super::{EntryTarget, Open, PurgeOptions, Purged, Target};
 use crate::evidence::source::EvidenceSource;
 use crate::model::fence::FileKind;
 use crate::model::purge::TargetVerdict;
@@ -11,21 +11,40 @@ use crate::removal::confirm::{Denied, prove};
 use crate::removal::error::RemovalError;
 use crate::removal::examine::{Examined, Look, Stop};
 use crate::removal::leases::Leases;
+use crate::removal::managed::{Managed, Presence};
 use crate::removal::pass::chain;
 use crate::sys::file_status::status_at;
 
 /// A target that nothing speaks against so far.
-pub(super) type Looked = Result<Examined, Purged>;
+pub(super) enum Passed {
+    /// It lies in a site, and was looked at.
+    Entry(Box<Examined>),
+    /// It has no path.
+    Managed,
+}
+
+/// What the look at a target came to.
+pub(super) type Looked = Result<Passed, Purged>;
 
 /// Looks at every target, and asks evidence about those that pass the other fences.
 pub(super) fn look<E: EvidenceSource>(
     open: &mut [Option<Open<'_>>],
     targets: &[Target],
     evidence: &mut E,
+    options: &PurgeOptions,
+    between: &mut dyn FnMut(&mut E),
 ) -> Result<Vec<Looked>, RemovalError> {
-    let mut looked: Vec<Looked> = targets.iter().map(|target| examine(open[target.site].as_mut(), target)).collect();
+    // Managers first: their answers can take long, and no lock on an entry is held meanwhile.
+    let asked = ask_managers(targets, &mut options.turns(evidence, between));
+    let look = |(target, asked): (&Target, Option<Looked>)| match (target, asked) {
+        (_, Some(asked)) => asked,
+        (Target::Entry(target), None) => examine(open[target.site].as_mut(), target),
+        (Target::Managed(_), None) => Ok(Passed::Managed),
+    };
+    let mut looked: Vec<Looked> = targets.iter().zip(asked).map(look).collect();
     for (at, open) in open.iter().enumerate() {
-        let of_site = |index: &usize| targets[*index].site == at && looked[*index].is_ok();
+        let is_here = |target: &EntryTarget| target.site == at;
+        let of_site = |index: &usize| targets[*index].entry().is_some_and(is_here) && looked[*index].is_ok();
         let asked: Vec<usize> = (0..targets.len()).filter(of_site).collect();
         if let Some(open) = open
             && !asked.is_empty()
@@ -38,8 +57,29 @@ pub(super) fn look<E: EvidenceSource>(
     Ok(looked)
 }
 
+/// What managers say, by target.
+fn ask_managers(targets: &[Target], go_on: &mut dyn FnMut() -> bool) -> Vec<Option<Looked>> {
+    let ask = |target: &Target| match target {
+        Target::Managed(managed) => Some(ask_manager(managed, go_on)),
+        Target::Entry(_) => None,
+    };
+    targets.iter().map(ask).collect()
+}
+
+/// Whether a manager knows of it. Not knowing is refusing.
+fn ask_manager(managed: &Managed, go_on: &mut dyn FnMut() -> bool) -> Looked {
+    match managed.presence(go_on) {
+        Presence::There => Ok(Passed::Managed),
+        Presence::Absent => Err(Purged::of(TargetVerdict::Absent)),
+        Presence::Unknown(why) => {
+            let detail = Some(format!("whether it is there cannot be told: {why}"));
+            Err(Purged::refused(Denied { detail, ..Denied::of(Reason::Failed) }))
+        }
+    }
+}
+
 /// Every fence but those of evidence. Age, retention and the process of a name are guesses at what a purge is told.
-fn examine(open: Option<&mut Open<'_>>, target: &Target) -> Looked {
+fn examine(open: Option<&mut Open<'_>>, target: &EntryTarget) -> Looked {
     let absent = || Err(Purged::of(TargetVerdict::Absent));
     let Some(Open { root, examiner, .. }) = open else { return absent() };
     let refused = |reason, detail| Err(Purged::refused(Denied { reason, pins: Vec::new(), detail }));
@@ -60,7 +100,7 @@ fn examine(open: Option<&mut Open<'_>>, target: &Target) -> Looked {
         Err(reason) => return refused(reason, None),
     };
     match examiner.examine(&target.rules, named, &root.directory, &target.name, Look::First) {
-        Ok(examined) => Ok(examined),
+        Ok(examined) => Ok(Passed::Entry(Box::new(examined))),
         Err(Stop::Vanished) => absent(),
         Err(Stop::Keep(reason, detail)) => refused(reason, detail.or_else(|| examiner.unheard(reason))),
     }
@@ -78,23 +118,24 @@ fn ask<E: EvidenceSource>(
     let failed = |source| RemovalError::Evidence { path: root.path.clone(), source };
     // Under their own names, as what a command removes is; the locks stay with what was looked at.
     let mut group = Group::new();
-    for (index, examined) in asked.iter().filter_map(|index| Some((*index, looked[*index].as_ref().ok()?))) {
+    let mut proved: Vec<(usize, &EntryTarget)> = Vec::new();
+    for index in asked {
+        let (Some(target), Ok(Passed::Entry(examined))) = (targets[*index].entry(), &looked[*index]) else { continue };
         let again = examined.without_lease();
-        if let Err((_, error)) = mark(&root.directory, &mut group, targets[index].name.clone(), again, Leases::up_to(0))
-        {
+        if let Err((_, error)) = mark(&root.directory, &mut group, target.name.clone(), again, Leases::up_to(0)) {
             return Err(failed(format!("{error:?}").into()));
         }
+        proved.push((*index, target));
     }
     let Group { batches, entries, .. } = group;
     let places: Vec<_> = batches.iter().map(|batch| batch.place(entries.iter())).collect();
     let view = evidence.confirm(*of_site, &places).map_err(|source| failed(Box::new(source)))?;
     root.verify(view.pins.roots().nth(*of_site), location)?;
-    let proof = |(index, condemned): (&usize, &Condemned)| {
-        let rules = &targets[*index].rules;
-        let denied = prove(rules, *of_site, &view, condemned.name.to_bytes(), condemned, true).into_result().err();
-        denied.map(|denied| (*index, explained(denied, &view)))
+    let proof = |((index, target), condemned): ((usize, &EntryTarget), &Condemned)| {
+        let proof = prove(&target.rules, *of_site, &view, condemned.name.to_bytes(), condemned, true);
+        proof.into_result().err().map(|denied| (index, explained(denied, &view)))
     };
-    Ok(asked.iter().zip(&entries).filter_map(proof).collect())
+    Ok(proved.into_iter().zip(&entries).filter_map(proof).collect())
 }
 
 /// Adds what is missing where too little was seen.

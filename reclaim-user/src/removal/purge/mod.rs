@@ -1,6 +1,7 @@
 //! Purging: the targets of one id, wherever they lie, are proved together and then removed, or none of them is.
 //!
-//! 1. every target is looked at under its own name: fences, pins, references ([`look`]);
+//! 1. managers are asked whether what has no path is there, and every other target is looked at under its own name:
+//!    fences, pins, references ([`look`]);
 //! 2. all are condemned, each in the `.reclaim` of its directory, in batches that say that nothing is decided
 //!    ([`together`]); what a command removes stays where it is;
 //! 3. mount calls are waited for, and every directory is confirmed. One denial, and all get their names back;
@@ -19,6 +20,7 @@ use super::crash;
 use super::error::RemovalError;
 use super::examine::Examiner;
 use super::lock::{NoStore, Store};
+use super::managed::Managed;
 use super::place::Root;
 use super::words::Words;
 use crate::config::{RemoveRule, RootConfig};
@@ -51,7 +53,31 @@ pub struct Site<'a> {
 
 /// Something that belongs to the id.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub enum Target {
+    /// It lies in a site.
+    Entry(Box<EntryTarget>),
+    /// It has no path.
+    Managed(Managed),
+}
+
+impl Target {
+    fn entry(&self) -> Option<&EntryTarget> {
+        match self {
+            Self::Entry(entry) => Some(entry),
+            Self::Managed(_) => None,
+        }
+    }
+}
+
+impl From<EntryTarget> for Target {
+    fn from(entry: EntryTarget) -> Self {
+        Self::Entry(Box::new(entry))
+    }
+}
+
+/// A target that lies in a site.
+#[derive(Clone, Debug)]
+pub struct EntryTarget {
     /// Index of its site.
     pub site: usize,
     /// Its name there, one component.
@@ -62,7 +88,7 @@ pub struct Target {
     pub only: Option<Print>,
 }
 
-impl Target {
+impl EntryTarget {
     /// Whether what was found under its name is meant. A file whose contents were touched since is not; a directory may
     /// have been worked in.
     fn means(&self, found: &FileStatus) -> bool {
@@ -134,12 +160,13 @@ struct Open<'a> {
     _lock: Option<Flock<OwnedFd>>,
 }
 
-/// Removes all targets, or none. The answers are in the order of the targets.
+/// Removes all targets, or none. The answers are in the order of the targets, and so are commands run.
 ///
 /// `between` is called now and then, so that questions can be answered meanwhile.
 ///
 /// # Errors
 /// When a directory cannot be used or is held by another reclaimer, or no evidence can be taken. Nothing is removed then.
+/// What has no path needs no evidence.
 pub fn purge<E: EvidenceSource>(
     sites: &[Site<'_>],
     targets: &[Target],
@@ -150,7 +177,7 @@ pub fn purge<E: EvidenceSource>(
     crash::step("purge-begins");
     let mut open = Vec::new();
     let opened = sites.iter().enumerate().try_for_each(|(at, site)| {
-        let of_site = targets.iter().filter(|target| target.site == at);
+        let of_site = targets.iter().filter_map(Target::entry).filter(|target| target.site == at);
         Open::new(*site, of_site, options).map(|site| open.push(site))
     });
     let result = opened.and_then(|()| {
@@ -176,7 +203,7 @@ fn act<E: EvidenceSource>(
     options: &PurgeOptions,
     between: &mut dyn FnMut(&mut E),
 ) -> Result<Vec<Purged>, RemovalError> {
-    let looked = look::look(open, targets, evidence)?;
+    let looked = look::look(open, targets, evidence, options, between)?;
     let refused = looked.iter().any(|looked| matches!(looked, Err(Purged { verdict: TargetVerdict::Refused, .. })));
     if refused || options.dry_run {
         let spared = || match refused {
@@ -189,6 +216,14 @@ fn act<E: EvidenceSource>(
 }
 
 impl PurgeOptions {
+    /// What a program is run with: answers questions meanwhile, and tells whether it may go on.
+    fn turns<'t, E>(&'t self, evidence: &'t mut E, between: &'t mut dyn FnMut(&mut E)) -> impl FnMut() -> bool + 't {
+        move || {
+            between(evidence);
+            !self.is_stopped()
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
@@ -198,7 +233,7 @@ impl<'a> Open<'a> {
     /// Opens a site. None when there is nothing at its path.
     fn new<'t>(
         site: Site<'a>,
-        mut targets: impl Iterator<Item = &'t Target>,
+        mut targets: impl Iterator<Item = &'t EntryTarget>,
         options: &PurgeOptions,
     ) -> Result<Option<Self>, RemovalError> {
         let Some(root) = Root::open(site.path)? else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! All or none: condemn, wait, confirm, run commands, decide, remove.
 
-use super::look::{Looked, explained, unproved};
-use super::{Open, PurgeOptions, Purged, Target};
+use super::look::{Looked, Passed, explained, unproved};
+use super::{EntryTarget, Open, PurgeOptions, Purged, Target};
 use crate::config::RemoveRule;
 use crate::evidence::source::{EvidenceSource, Settled};
 use crate::model::fence::FileKind;
@@ -26,7 +26,12 @@ enum Hand {
     Taken(Condemned),
     /// Leave to remove it was given.
     Leave(Confirmed),
+    /// It has no path, so that nothing could be condemned or proved.
+    Managed,
 }
+
+/// Why a target stays that nothing speaks against.
+const SPARED: &str = "another target was refused or failed";
 
 /// What the steps share.
 struct Work<'w, 'o> {
@@ -52,23 +57,22 @@ pub(super) fn remove<E: EvidenceSource>(
         return Ok(work.give_back(denied));
     }
     crash::step("after-condemn");
-    let settled = evidence.settle(options.settle_limit);
-    crash::step("after-settle");
-    if let Settled::Overdue { calls } = settled {
-        let detail = format!("mount calls that began before have not come back: {}", calls.join(", "));
-        let denied = Denied { reason: Reason::NoEvidence, pins: Vec::new(), detail: Some(detail) };
-        let first = work.first();
-        return Ok(work.give_back(first.map(|first| (first, denied)).into_iter().collect()));
-    }
-    work.open.iter_mut().flatten().for_each(|open| open.hear(options));
-    if let Err(denied) = work.confirm(evidence) {
-        return Ok(work.give_back(denied));
+    // What has no path is nothing that evidence could tell of.
+    if let Some(first) = work.first() {
+        let settled = evidence.settle(options.settle_limit);
+        crash::step("after-settle");
+        if let Settled::Overdue { calls } = settled {
+            let detail = format!("mount calls that began before have not come back: {}", calls.join(", "));
+            let denied = Denied { reason: Reason::NoEvidence, pins: Vec::new(), detail: Some(detail) };
+            return Ok(work.give_back(vec![(first, denied)]));
+        }
+        work.open.iter_mut().flatten().for_each(|open| open.hear(options));
+        if let Err(denied) = work.confirm(evidence) {
+            return Ok(work.give_back(denied));
+        }
     }
     crash::step("after-confirm");
-    let mut go_on = || {
-        between(evidence);
-        !options.is_stopped()
-    };
+    let mut go_on = options.turns(evidence, between);
     if let Err(denied) = work.run_commands(&mut go_on) {
         return Ok(work.give_back(denied));
     }
@@ -87,31 +91,37 @@ fn failure(index: usize, detail: String) -> Denials {
 }
 
 impl Work<'_, '_> {
-    /// The first target that is in hand.
+    /// The first target that is condemned, or marked where it is.
     fn first(&self) -> Option<usize> {
-        self.hands.iter().position(|hand| !matches!(hand, Hand::Ended(_)))
+        self.hands.iter().position(|hand| matches!(hand, Hand::Taken(_) | Hand::Leave(_)))
     }
 
     fn condemn(&mut self, looked: Vec<Looked>) -> Result<(), Denials> {
         let mut denied = Denials::new();
         for (index, looked) in looked.into_iter().enumerate() {
-            let target = &self.targets[index];
-            let (group, open) = (&mut self.groups[target.site], self.open[target.site].as_ref());
-            let (examined, open) = match (looked, open) {
+            let (examined, target) = match (looked, self.targets[index].entry()) {
                 (Err(purged), _) => {
                     self.hands.push(Hand::Ended(purged));
                     continue;
                 }
-                (Ok(_), None) => {
+                (Ok(Passed::Managed), _) | (Ok(_), None) => {
+                    self.hands.push(Hand::Managed);
+                    continue;
+                }
+                (Ok(Passed::Entry(examined)), Some(target)) => (*examined, target),
+            };
+            let group = &mut self.groups[target.site];
+            let open = match self.open[target.site].as_ref() {
+                None => {
                     self.hands.push(Hand::Ended(Purged::of(TargetVerdict::Absent)));
                     continue;
                 }
                 // Once one was denied nothing more is touched.
-                (Ok(_), Some(_)) if !denied.is_empty() => {
+                Some(_) if !denied.is_empty() => {
                     self.hands.push(Hand::Ended(Purged::kept("another target was refused")));
                     continue;
                 }
-                (Ok(examined), Some(open)) => (examined, open),
+                Some(open) => open,
             };
             let (name, root) = (target.name.clone(), &open.root.directory);
             // A lock that is held keeps others out until the target is gone; there are few targets.
@@ -151,18 +161,18 @@ impl Work<'_, '_> {
         for (at, open) in self.open.iter().enumerate() {
             let Some(open) = open else { continue };
             let batches = &self.groups[at].batches;
-            let taken: Vec<(usize, &Condemned)> = self
+            let taken: Vec<(usize, &EntryTarget, &Condemned)> = self
                 .hands
                 .iter()
                 .enumerate()
-                .filter_map(|(index, hand)| match hand {
-                    Hand::Taken(condemned) if self.targets[index].site == at => Some((index, condemned)),
+                .filter_map(|(index, hand)| match (hand, self.targets[index].entry()) {
+                    (Hand::Taken(condemned), Some(target)) if target.site == at => Some((index, target, condemned)),
                     _ => None,
                 })
                 .collect();
-            let Some((first, _)) = taken.first() else { continue };
+            let Some((first, ..)) = taken.first() else { continue };
             let of_batch = |number| {
-                taken.iter().map(|(_, condemned)| *condemned).filter(move |condemned| condemned.batch == number)
+                taken.iter().map(|(.., condemned)| *condemned).filter(move |condemned| condemned.batch == number)
             };
             let places: Vec<_> =
                 batches.iter().enumerate().map(|(number, batch)| batch.place(of_batch(number))).collect();
@@ -177,9 +187,9 @@ impl Work<'_, '_> {
                 denied.push((*first, unproved(&error)));
                 continue;
             }
-            for (index, condemned) in taken {
+            for (index, target, condemned) in taken {
                 let key = key(&batches[condemned.batch], condemned);
-                let proof = prove(&self.targets[index].rules, open.index, &view, &key, condemned, true);
+                let proof = prove(&target.rules, open.index, &view, &key, condemned, true);
                 proofs[index] = match proof.into_result() {
                     Ok(proof) => Some(proof),
                     Err(against) => {
@@ -201,7 +211,7 @@ impl Work<'_, '_> {
     }
 
     fn look_again(&mut self, index: usize, proof: Proof) -> Option<(usize, Denied)> {
-        let target = &self.targets[index];
+        let target = self.targets[index].entry()?;
         let absent = || Hand::Ended(Purged::of(TargetVerdict::Absent));
         let hand = std::mem::replace(&mut self.hands[index], absent());
         let (Hand::Taken(condemned), Some(open)) = (hand, &mut self.open[target.site]) else { return None };
@@ -233,17 +243,23 @@ impl Work<'_, '_> {
     /// Has commands remove what they own. The first that fails ends it.
     fn run_commands(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<(), Denials> {
         for index in 0..self.hands.len() {
-            if self.targets[index].rules.remove != RemoveRule::Command {
-                continue;
-            }
-            let Some(removal) = self.remove_one(index, go_on) else { continue };
-            let ended = match removal {
-                Removal::Gone(_) => Purged::of(TargetVerdict::Removed),
-                Removal::Stuck(_, fault) => Purged::failed(fault),
-                Removal::Unsuited(_, why) => Purged::failed(why.to_owned()),
-                Removal::Filled(_) | Removal::Mounted(_) | Removal::Interrupted(_) => {
-                    Purged::failed("its command did not come to its end".to_owned())
+            let ended = match (&self.targets[index], &self.hands[index]) {
+                (Target::Managed(managed), Hand::Managed) => match managed.remove(go_on) {
+                    Ok(()) => Purged::of(TargetVerdict::Removed),
+                    Err(fault) => Purged::failed(fault),
+                },
+                (Target::Entry(target), _) if target.rules.remove == RemoveRule::Command => {
+                    match self.remove_one(index, go_on) {
+                        None => continue,
+                        Some(Removal::Gone(_)) => Purged::of(TargetVerdict::Removed),
+                        Some(Removal::Stuck(_, fault)) => Purged::failed(fault),
+                        Some(Removal::Unsuited(_, why)) => Purged::failed(why.to_owned()),
+                        Some(Removal::Filled(_) | Removal::Mounted(_) | Removal::Interrupted(_)) => {
+                            Purged::failed("its command did not come to its end".to_owned())
+                        }
+                    }
                 }
+                _ => continue,
             };
             let is_gone = ended.verdict == TargetVerdict::Removed;
             self.hands[index] = Hand::Ended(ended);
@@ -257,9 +273,9 @@ impl Work<'_, '_> {
     /// Removes a target that there is leave for; its place is left as one that was absent.
     fn remove_one(&mut self, index: usize, go_on: &mut dyn FnMut() -> bool) -> Option<Removal> {
         let absent = Hand::Ended(Purged::of(TargetVerdict::Absent));
+        let target = self.targets[index].entry()?;
         match std::mem::replace(&mut self.hands[index], absent) {
             Hand::Leave(confirmed) => {
-                let target = &self.targets[index];
                 let batch = &self.groups[target.site].batches[confirmed.condemned().batch];
                 Some(remove::remove(confirmed, batch, &target.rules, go_on))
             }
@@ -317,6 +333,10 @@ impl Work<'_, '_> {
             let condemned = match std::mem::replace(&mut self.hands[index], absent) {
                 Hand::Taken(condemned) => condemned,
                 Hand::Leave(confirmed) => confirmed.into_condemned(),
+                Hand::Managed => {
+                    self.hands[index] = Hand::Ended(Purged::kept(SPARED));
+                    continue;
+                }
                 ended @ Hand::Ended(_) => {
                     self.hands[index] = ended;
                     continue;
@@ -328,7 +348,7 @@ impl Work<'_, '_> {
             crash::step("mid-restore");
             self.hands[index] = Hand::Ended(match (outcome, is_spared) {
                 (Outcome::Condemned, _) => Purged::failed(told.detail.unwrap_or_default()),
-                (_, true) => Purged::kept("another target was refused or failed"),
+                (_, true) => Purged::kept(SPARED),
                 (_, false) => Purged::refused(told),
             });
         }
@@ -336,7 +356,7 @@ impl Work<'_, '_> {
     }
 
     fn restore(&self, index: usize, condemned: &Condemned, denied: &mut Denied) -> Outcome {
-        let site = self.targets[index].site;
+        let Some(site) = self.targets[index].entry().map(|target| target.site) else { return Outcome::Condemned };
         let Some(open) = &self.open[site] else { return Outcome::Condemned };
         restore(&open.root.directory, &self.groups[site].batches[condemned.batch], condemned, denied)
     }
@@ -352,7 +372,9 @@ impl Work<'_, '_> {
         }
         let end = |hand| match hand {
             Hand::Ended(purged) => purged,
-            Hand::Taken(_) | Hand::Leave(_) => Purged::failed("it was not brought to an end".to_owned()),
+            Hand::Taken(_) | Hand::Leave(_) | Hand::Managed => {
+                Purged::failed("it was not brought to an end".to_owned())
+            }
         };
         self.hands.into_iter().map(end).collect()
     }

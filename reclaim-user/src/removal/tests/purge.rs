@@ -7,7 +7,7 @@ use crate::model::coverage::Reach;
 use crate::model::hold::Print;
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Reason;
-use crate::removal::{PurgeOptions, Purged, RemovalError, Site, Target, purge};
+use crate::removal::{EntryTarget, Managed, PurgeOptions, Purged, RemovalError, Site, Target, purge};
 use crate::sys::file_status::status_at;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -31,6 +31,18 @@ fn room() -> Room {
     room
 }
 
+fn target(site: usize, name: &str, rules: &RootConfig) -> Target {
+    EntryTarget { site, name: CString::new(name).unwrap(), rules: rules.clone(), only: None }.into()
+}
+
+/// What a manager knows by a file.
+fn managed(file: &Path) -> Target {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let path = file.display().to_string();
+    let present = Some(words(&["test", "-e", &path]));
+    Target::Managed(Managed { command: words(&["rm", &path]), present, limit: Duration::from_secs(60) })
+}
+
 fn run_with(
     room: &Room,
     rules: &RootConfig,
@@ -40,8 +52,7 @@ fn run_with(
     let location = evidence.location.clone();
     let path = room.root();
     let site = Site { path: &path, index: 0, location: Some(&location) };
-    let target = |name: &str| Target { site: 0, name: CString::new(name).unwrap(), rules: rules.clone(), only: None };
-    purge(&[site], &["a", "b"].map(target), evidence, options, &mut |_| {})
+    purge(&[site], &["a", "b"].map(|name| target(0, name, rules)), evidence, options, &mut |_| {})
 }
 
 fn run(room: &Room, evidence: &mut Evidence) -> [(TargetVerdict, Option<Reason>); 2] {
@@ -199,6 +210,63 @@ fn what_cannot_be_removed_stays_condemned_and_is_told() {
     }
 }
 
+/// The store of a site that was opened before one failed is taken away again, too.
+#[test]
+fn a_site_that_cannot_be_used_leaves_nothing_in_the_others() {
+    let room = room();
+    fs::create_dir(room.path("outside/c")).unwrap();
+    let mut evidence = Evidence::of(&room);
+    let location = evidence.location.clone();
+    let (path, outside) = (room.root(), room.path("outside"));
+    // Evidence knows nothing of the second.
+    let sites =
+        [Site { path: &path, index: 0, location: Some(&location) }, Site { path: &outside, index: 1, location: None }];
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let targets = [target(0, "a", &rules), target(1, "c", &rules)];
+    let error = purge(&sites, &targets, &mut evidence, &options(), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, RemovalError::Moved { .. }), "{error}");
+    expect_both_back(&room);
+}
+
+/// No site and no evidence: nothing of it could be told by mounts.
+#[test]
+fn what_has_no_path_asks_no_evidence() {
+    let room = room();
+    let mut evidence = Evidence::of(&room);
+    evidence.settled = vec![Settled::Overdue { calls: vec!["mount of process 7".into()] }];
+    evidence.confirm_fails = true;
+    let file = room.entry("a/file");
+    let mut ended = || purge(&[], &[managed(&file)], &mut evidence, &options(), &mut |_| {}).unwrap();
+    assert_eq!(ended()[0].verdict, TargetVerdict::Removed);
+    assert!(!file.exists() && room.entry("b/file").exists());
+    assert_eq!(ended()[0].verdict, TargetVerdict::Absent);
+    assert_eq!(evidence.confirmed, 0);
+}
+
+/// Its command is run when all else was proved, and no sooner.
+#[test]
+fn what_has_no_path_stays_when_a_mount_came_while_the_rest_was_condemned() {
+    let room = room();
+    let file = room.path("outside/file");
+    fs::write(&file, "").unwrap();
+    let (root, outside) = (room.root(), room.path("outside"));
+    let (keep, _kept) = channel();
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || {
+        keep.send(Sandbox::bind(&condemned(&root, "b"), &outside)).unwrap();
+    }));
+    let location = evidence.location.clone();
+    let path = room.root();
+    let site = Site { path: &path, index: 0, location: Some(&location) };
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let targets = [managed(&file), target(0, "a", &rules), target(0, "b", &rules)];
+    let purged = purge(&[site], &targets, &mut evidence, &options(), &mut |_| {}).unwrap();
+    let ends: Vec<_> = purged.iter().map(|purged| (purged.verdict, purged.reason)).collect();
+    assert_eq!(ends, [KEPT, KEPT, refused(Reason::Pinned)], "{purged:?}");
+    assert!(file.exists());
+    expect_both_back(&room);
+}
+
 /// A purge of the one file that is written down, while others act.
 fn purge_only(change_before: bool, act: fn(&Path)) -> (Purged, PathBuf) {
     let room = Room::new();
@@ -218,7 +286,7 @@ fn purge_only(change_before: bool, act: fn(&Path)) -> (Purged, PathBuf) {
     let path = room.root();
     let site = Site { path: &path, index: 0, location: Some(&location) };
     let rules = RootConfig { kind: KindRule::Any, ..room.rules() };
-    let target = Target { site: 0, name: c"a".into(), rules, only };
+    let target = EntryTarget { site: 0, name: c"a".into(), rules, only }.into();
     let purged = purge(&[site], &[target], &mut evidence, &options(), &mut |_| {}).unwrap().remove(0);
     assert_eq!(file.exists(), purged.verdict != TargetVerdict::Removed, "{purged:?}");
     // It goes with the room.
