@@ -1,7 +1,7 @@
 //! What another manager owns: its own command removes it, in a purge and in a pass.
 
 use reclaim_tests::{
-    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, claim_places, private_host, set_mode, wait_until,
+    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, alive, claim_places, private_host, set_mode, wait_until,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -134,13 +134,6 @@ fn a_command_that_ends_well_and_removes_nothing_has_failed() {
     });
 }
 
-/// Processes of the manager that are alive.
-fn alive(mark: &str) -> usize {
-    let processes = fs::read_dir("/proc").or_fail("list processes").flatten();
-    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
-    lines.filter(|line| line.windows(mark.len()).any(|part| part == mark.as_bytes())).count()
-}
-
 #[test]
 fn a_command_that_hangs_is_killed_with_all_it_started() {
     private_host(|host| {
@@ -258,19 +251,27 @@ fn the_configuration_of_the_page_works_as_it_stands() {
             fs::create_dir_all(directory).or_fail("make a directory of the page");
         }
         manager(host, "rm -r /var/lib/acme/volumes/\"$3\"");
+        // A podman that knows networks by files.
+        let nets = host.make_dir("nets");
+        let script = "case $2 in exists) test -e \"$3\";; rm) rm \"$3\";; *) exit 125;; esac";
+        let podman =
+            host.make_file("bin/podman", &format!("#!/bin/sh\ncd '{}' || exit 125\n{script}\n", nets.display()));
+        set_mode(&podman, 0o755);
         let config = ConfigFile::write(host, []);
         config.write_text(block);
         let path = format!("{}:/usr/bin:/bin", host.path("bin").display());
         let reclaim = with_scan(&config).variable("PATH", path);
         let make = |id: &str| {
+            let net = nets.join(format!("acme-{id}")).display().to_string();
             let paths = [
+                net.clone(),
                 format!("/srv/ws/{id}"),
                 format!("/srv/ws/_cache/{id}.tar"),
                 format!("/srv/sandboxes/job-{id}-1"),
                 format!("/var/lib/acme/volumes/{id}"),
             ];
             for path in &paths {
-                match path.ends_with(".tar") {
+                match path.ends_with(".tar") || *path == net {
                     true => fs::write(path, "text").or_fail("make a file"),
                     false => fs::create_dir_all(path).or_fail("make a directory"),
                 }
@@ -279,7 +280,7 @@ fn the_configuration_of_the_page_works_as_it_stands() {
         };
         let (ours, sibling) = (make("7f3a"), make("7f3"));
         let (line, code) = purge(&reclaim, "7f3a");
-        assert_eq!((code, line.removed), (0, 4), "{line:?}");
+        assert_eq!((code, line.removed), (0, 5), "{line:?}");
         assert!(!ours.iter().any(|path| path.exists()) && sibling.iter().all(|path| path.exists()));
         assert_eq!(calls(host), ["volume|rm|7f3a|"]);
     });
