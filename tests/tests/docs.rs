@@ -47,8 +47,11 @@ fn block_of(page: &str, with_ages: bool) -> String {
     found.remove(0).1.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
+/// Verdict and reason of each entry, by its name.
+type Told = BTreeMap<String, (String, Option<String>)>;
+
 /// What became of each entry in one sweep with a configuration.
-fn sweep(host: &Host, text: &str) -> (Vec<Pass>, BTreeMap<String, (String, Option<String>)>) {
+fn sweep(host: &Host, text: &str) -> (Vec<Pass>, Told) {
     let config = ConfigFile::write(host, []);
     config.write_text(text);
     let path = format!("{}:/usr/bin:/bin", host.path("bin").display());
