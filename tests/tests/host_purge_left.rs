@@ -77,6 +77,23 @@ fn it_is_told_once_and_listed_until_it_goes() {
     });
 }
 
+/// Where no root is configured, a sweep still goes on with what purges have condemned.
+#[test]
+fn a_sweep_needs_no_root_for_that() {
+    private_host(|host| {
+        let owned = format!("\n[[owned]]\npath = '{}/ws/{{id}}'\n", host.directory().display());
+        let config = ConfigFile::write(host, []).tables(&owned);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        set_immutable(&host.make_file("ws/a/stays", "text"), true);
+        assert_eq!(reclaim.run(&["purge", "a"]).code(), 1);
+        unlock(&host.path("ws"));
+        let ended = reclaim.run(&["sweep"]);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (0, ""), "{ended:?}");
+        assert!(!host.path("ws/.reclaim").exists());
+        assert_eq!(reclaim.run(&["sweep", "--root", "ws"]).code(), 2, "there is no such root");
+    });
+}
+
 /// A purge of another id looks at what lies condemned as well, and forgets nothing that only passes list.
 #[test]
 fn a_purge_forgets_nothing_that_passes_told_of() {

@@ -40,12 +40,12 @@ impl Context {
         Ok(Self { command, loaded, evidence: evidence.into(), verbose, output })
     }
 
-    /// The configured roots, looked at.
+    /// The configured roots and directories of templates, looked at.
     ///
     /// # Errors
     /// When there are none, or one of them cannot be used.
     pub(super) fn roots(&self) -> Result<Roots, Error> {
-        self.need_roots()?;
+        self.need_places()?;
         let mut roots = Roots::place(&self.loaded.config);
         roots.check()?;
         Ok(roots)
@@ -54,6 +54,11 @@ impl Context {
     /// Refuses to go on without roots and templates.
     pub(super) fn need_anything(&self) -> Result<(), ConfigError> {
         if self.loaded.config.owned.is_empty() { self.need_roots() } else { Ok(()) }
+    }
+
+    /// Refuses to go on where nothing that is configured has a path.
+    pub(super) fn need_places(&self) -> Result<(), ConfigError> {
+        if self.loaded.config.owned_paths().next().is_none() { self.need_roots() } else { Ok(()) }
     }
 
     /// Refuses to go on without roots.

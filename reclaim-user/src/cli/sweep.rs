@@ -31,7 +31,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
-    context.need_roots()?;
+    context.need_places()?;
     roots::known(&context.loaded.config.roots, &arguments.roots)?;
     // Who asks for one kind of evidence does not get whatever kind the service has.
     if context.evidence == EvidenceChoice::Auto {

@@ -10,6 +10,7 @@ use crate::removal::state_file;
 use crate::sys::directory;
 use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
 use nix::errno::Errno;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -87,6 +88,7 @@ pub fn left(store: &Store, elsewhere: &[Word]) -> Result<Leavings, HoldError> {
     }
     let boot = boot().map_err(|source| HoldError::Record { path: BOOT.into(), call: "read", source })?;
     let user = User { rights: Rights::of(store), id: store.owner() };
+    let living = Living::of(living);
     for (name, manifest) in status.ended {
         let at = leavings.ended.len();
         match manifest {
@@ -123,14 +125,14 @@ impl Leavings {
         &mut self,
         manifest: usize,
         placeholder: &Placeholder,
-        living: &[Word],
+        living: &Living,
         same_boot: bool,
         boot: &str,
         user: &User,
     ) {
-        let held = |print: &Print| living.iter().any(|word| word.print_of(user.id, print, boot).is_some());
-        let is_unsure = |print: &Print| living.iter().any(|word| word.is_unsure_of(user.id, print, boot));
-        let is_untold = |print: &Print| living.iter().any(|word| word.is_silent_on(user.id, print));
+        let held = |print: &Print| living.naming(print).any(|word| word.print_of(user.id, print, boot).is_some());
+        let is_unsure = |print: &Print| living.naming(print).any(|word| word.is_unsure_of(user.id, print, boot));
+        let is_untold = |print: &Print| living.silent.iter().any(|word| word.is_silent_on(user.id, print));
         match look(placeholder, same_boot, user) {
             Place::Nothing => {}
             Place::Lost(why) => self.troubles.push(why),
@@ -185,6 +187,32 @@ impl Leavings {
             }
         }
         Ok(self.troubles)
+    }
+}
+
+/// Words that count, by the inode numbers that they name.
+struct Living {
+    words: Vec<Word>,
+    by_inode: HashMap<u64, Vec<usize>>,
+    /// Those that could name anything.
+    silent: Vec<Word>,
+}
+
+impl Living {
+    fn of(words: Vec<Word>) -> Self {
+        let (words, silent): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.manifest.is_some());
+        let mut by_inode: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (at, word) in words.iter().enumerate() {
+            let placeholders = word.manifest.iter().flat_map(|manifest| &manifest.placeholders);
+            for print in placeholders.filter_map(|placeholder| placeholder.print) {
+                by_inode.entry(print.inode).or_default().push(at);
+            }
+        }
+        Self { words, by_inode, silent }
+    }
+
+    fn naming(&self, print: &Print) -> impl Iterator<Item = &Word> {
+        self.by_inode.get(&print.inode).into_iter().flatten().map(|at| &self.words[*at])
     }
 }
 
