@@ -36,6 +36,8 @@ pub struct LiveSet {
     due: BTreeSet<NamespaceId>,
     /// Namespaces in which mounts were changed by a call, as far as they are due for that reason.
     changed: BTreeSet<NamespaceId>,
+    /// Namespaces that were made, as far as they are due for that reason.
+    made: BTreeSet<NamespaceId>,
     suspected: BTreeMap<NamespaceId, u32>,
     gap: bool,
     receivers: Receivers,
@@ -60,6 +62,7 @@ impl LiveSet {
             coverage,
             due: BTreeSet::new(),
             changed: BTreeSet::new(),
+            made: BTreeSet::new(),
             suspected: BTreeMap::new(),
             gap: false,
             receivers,
@@ -84,6 +87,7 @@ impl LiveSet {
                 self.due.insert(namespace);
             }
             Hook::Unshare | Hook::Clone | Hook::Clone3 => {
+                self.made.insert(namespace);
                 self.due.insert(namespace);
             }
             Hook::Setns => {
@@ -135,6 +139,8 @@ impl LiveSet {
     /// Takes in what a namespace holds now, and marks those that receive what changed in it.
     pub fn read(&mut self, namespace: NamespaceId, reading: Reading) {
         let called = self.changed.remove(&namespace);
+        // Its number may have been another one's.
+        let is_fresh = self.made.remove(&namespace) || !self.pins.knows(namespace);
         match reading {
             Reading::Table(mut pins) => {
                 if let Some(looks) = self.suspected.get_mut(&namespace) {
@@ -148,27 +154,35 @@ impl LiveSet {
                     keep_all(&mut pins.table, &known);
                 }
                 let known = &known.mounts[..];
-                let mut groups = changed_groups(known, &pins.table.mounts);
-                if called && groups.is_none() {
+                let groups = match changed_groups(known, &pins.table.mounts) {
                     // Calls were made and nothing differs: what they did to receivers need not have been undone there.
-                    groups = Some(known.iter().map(|mount| mount.peer_group).collect());
+                    None if called => known.iter().map(|mount| mount.peer_group).collect(),
+                    groups => groups.unwrap_or_default(),
+                };
+                self.due.extend(self.receivers.of(groups));
+                if called && is_fresh {
+                    // It may have been a peer of any when the calls were made, and have left since.
+                    self.due.extend(self.receivers.witnesses(namespace));
                 }
-                let groups = groups.unwrap_or_default();
-                self.due.extend(self.receivers.of(&groups).filter(|receiver| *receiver != namespace));
+                self.due.remove(&namespace);
                 self.receivers.remove(namespace);
                 self.receivers.add(namespace, &pins.table.mounts);
                 self.pins.replace(namespace, pins);
             }
             Reading::Gone => {
                 self.suspected.remove(&namespace);
-                if called {
-                    // What was mounted in it may live on in whoever received it. Of a namespace that came and went
-                    // between two readings nothing is known, so it may have been a peer of any.
-                    let known = self.pins.namespace(namespace);
-                    let groups = known.map(|known| known.table.mounts.iter().map(|mount| mount.peer_group).collect());
-                    let groups = groups.unwrap_or_else(|| self.receivers.groups());
-                    self.due.extend(self.receivers.of(&groups).filter(|receiver| *receiver != namespace));
+                let known = self.receivers.by_namespace.get(&namespace).cloned().unwrap_or_default();
+                // What was mounted in it, or came by it, may live on in whoever received it.
+                let groups = match called {
+                    true => known.peers,
+                    false => known.onward().map(|(_, onward)| onward).collect(),
+                };
+                self.due.extend(self.receivers.of(groups));
+                if called && is_fresh {
+                    // Of a namespace that came and went between two readings nothing is known: a peer of any, it may be.
+                    self.due.extend(self.receivers.witnesses(namespace));
                 }
+                self.due.remove(&namespace);
                 if !self.gap {
                     self.receivers.remove(namespace);
                     self.pins.remove(namespace);
@@ -239,25 +253,45 @@ fn keep_all(table: &mut MountTable, known: &MountTable) {
     }
 }
 
-/// Which namespaces receive from a peer group: those with a peer in it or a slave of it.
+/// Which namespaces receive from a peer group: those with a peer in it or a slave of it, and what such a slave passes on.
 #[derive(Clone, Debug, Default)]
 struct Receivers {
     by_group: HashMap<u64, BTreeSet<NamespaceId>>,
-    by_namespace: HashMap<NamespaceId, BTreeSet<u64>>,
+    by_namespace: HashMap<NamespaceId, Groups>,
+}
+
+/// The groups that the mounts of a namespace are in.
+#[derive(Clone, Debug, Default)]
+struct Groups {
+    /// Those that it has a peer in.
+    peers: BTreeSet<u64>,
+    /// Those that it has a slave of, each with the group that the slave passes on to; 0 for none.
+    masters: BTreeSet<(u64, u64)>,
+}
+
+impl Groups {
+    fn all(&self) -> BTreeSet<u64> {
+        self.peers.iter().copied().chain(self.masters.iter().map(|(master, _)| *master)).collect()
+    }
+
+    fn onward(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.masters.iter().copied().filter(|(_, onward)| *onward != 0)
+    }
 }
 
 impl Receivers {
     fn add(&mut self, namespace: NamespaceId, mounts: &[Mount]) {
-        let groups: BTreeSet<u64> =
-            mounts.iter().flat_map(|mount| [mount.peer_group, mount.master]).filter(|group| *group != 0).collect();
-        for group in &groups {
-            self.by_group.entry(*group).or_default().insert(namespace);
+        let peers = mounts.iter().map(|mount| mount.peer_group).filter(|group| *group != 0).collect();
+        let masters = mounts.iter().map(|mount| (mount.master, mount.peer_group)).filter(|(master, _)| *master != 0);
+        let groups = Groups { peers, masters: masters.collect() };
+        for group in groups.all() {
+            self.by_group.entry(group).or_default().insert(namespace);
         }
         self.by_namespace.insert(namespace, groups);
     }
 
     fn remove(&mut self, namespace: NamespaceId) {
-        for group in self.by_namespace.remove(&namespace).unwrap_or_default() {
+        for group in self.by_namespace.remove(&namespace).unwrap_or_default().all() {
             if let Some(namespaces) = self.by_group.get_mut(&group) {
                 namespaces.remove(&namespace);
                 if namespaces.is_empty() {
@@ -267,12 +301,37 @@ impl Receivers {
         }
     }
 
-    fn groups(&self) -> BTreeSet<u64> {
-        self.by_group.keys().copied().collect()
+    /// Those that receive from some groups, also by way of others, where nothing may show it.
+    fn of(&self, groups: BTreeSet<u64>) -> BTreeSet<NamespaceId> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<u64> = groups.iter().copied().collect();
+        let mut seen = groups;
+        while let Some(group) = open.pop() {
+            for namespace in self.by_group.get(&group).into_iter().flatten() {
+                found.insert(*namespace);
+                let known = self.by_namespace.get(namespace);
+                let onward = known.into_iter().flat_map(Groups::onward).filter(|(master, _)| *master == group);
+                open.extend(onward.map(|(_, onward)| onward).filter(|onward| seen.insert(*onward)));
+            }
+        }
+        found
     }
 
-    fn of<'a>(&'a self, groups: &'a BTreeSet<u64>) -> impl Iterator<Item = NamespaceId> + 'a {
-        groups.iter().filter_map(|group| self.by_group.get(group)).flatten().copied()
+    /// Those that show whether anything came through any group from outside of all that is known: one peer of each, for what
+    /// reaches one reaches all. Where no peer is known, all that receive.
+    fn witnesses(&self, stranger: NamespaceId) -> BTreeSet<NamespaceId> {
+        let mut found = BTreeSet::new();
+        for (group, receivers) in &self.by_group {
+            let is_peer = |namespace: &&NamespaceId| {
+                let known = self.by_namespace.get(namespace);
+                **namespace != stranger && known.is_some_and(|known| known.peers.contains(group))
+            };
+            match receivers.iter().find(is_peer) {
+                Some(peer) => drop(found.insert(*peer)),
+                None => found.extend(receivers),
+            }
+        }
+        found
     }
 }
 

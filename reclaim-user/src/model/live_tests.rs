@@ -118,7 +118,11 @@ impl World {
                 for (receiver, on) in receivers {
                     let mounts = self.namespaces.get_mut(&receiver)?;
                     let busy: BTreeSet<MountId> = mounts.iter().map(|mount| mount.parent).collect();
-                    mounts.retain(|m| m.parent.0 != on || m.root != gone.root || busy.contains(&m.id));
+                    // The one on top, and only where nothing is mounted on it.
+                    let top = mounts.iter().rposition(|mount| mount.parent.0 == on && mount.root == gone.root);
+                    if let Some(top) = top.filter(|top| !busy.contains(&mounts[*top].id)) {
+                        mounts.remove(top);
+                    }
                 }
                 self.namespaces.get_mut(&namespace)?.retain(|mount| mount.id != gone.id);
                 Some(event(Hook::Umount, namespace))
@@ -296,4 +300,23 @@ fn a_suspected_namespace_is_looked_at_until_it_is_gone_or_believed() {
     }
     assert_eq!(looks, LOOKS);
     assert!(live.pins().knows(NamespaceId(2)));
+}
+
+#[test]
+fn what_was_a_peer_and_left_before_it_was_first_read_is_followed_to_its_peers() {
+    let mut world = World::start();
+    world.apply(&Op::Share { namespace: 0, mount: 0 });
+    let mut live = world.scan();
+    for op in [
+        Op::Unshare { namespace: 0, slave: false },
+        Op::Bind { namespace: 1, parent: 0, entry: 1 },
+        Op::Share { namespace: 1, mount: 0 },
+    ] {
+        let event = world.apply(&op).expect("each sends an event");
+        assert_eq!(event.namespace, Some(2), "nothing is said of the peer: {op:?}");
+        live.note(&event);
+    }
+    world.refresh(&mut live);
+    assert_eq!(snapshot(&live), snapshot(&world.scan()));
+    assert!(live.pins().namespace(NamespaceId(1)).is_some_and(|known| known.table.mounts.len() == 2));
 }
