@@ -113,3 +113,52 @@ fn a_purge_forgets_nothing_that_passes_told_of() {
         assert!(stuck(&reclaim).is_empty());
     });
 }
+
+/// Another one of its name comes, and goes with the next purge; the one that lies condemned is told of all the same.
+#[test]
+fn one_that_is_left_is_told_beside_another_of_its_name() {
+    private_host(|host| {
+        let config = plant(host);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        assert_eq!(verdicts(&reclaim).0, ["failed", "failed"]);
+        for directory in ["ws/a", "root/job-a"] {
+            host.make_file(format!("{directory}/file"), "text");
+        }
+        let (mut told, _) = verdicts(&reclaim);
+        told.sort();
+        assert_eq!(told, ["failed", "failed", "removed", "removed"]);
+        let ended = reclaim.run(&["purge", "a", "--dry-run"]);
+        assert!(ended.code() == 0 && ended.stdout.contains("it lies in `.reclaim`"), "{ended:?}");
+        unlock(&host.path("ws"));
+        unlock(&host.root());
+        assert_eq!(reclaim.run(&["purge", "a"]).code(), 0);
+    });
+}
+
+/// What a purge that was killed had condemned has its name back, and is nothing that cannot be removed.
+#[test]
+fn what_was_given_back_where_no_pass_looks_is_not_listed() {
+    private_host(|host| {
+        let owned = format!("\n[[owned]]\npath = '{}/ws/{{id}}'\n", host.directory().display());
+        let config = ConfigFile::write(host, []).tables(&owned);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let file = host.make_file("ws/a/file", "text");
+        set_immutable(&file, true);
+        assert_eq!(reclaim.run(&["purge", "a"]).code(), 1);
+        unlock_file(host);
+        // As one that was killed before its decision leaves it.
+        let batch = fs::read_dir(host.path("ws/.reclaim")).or_fail("list").flatten().next().or_fail("a batch").path();
+        let mut undecided = batch.clone().into_os_string();
+        undecided.push("-undecided");
+        fs::rename(&batch, &undecided).or_fail("rename");
+        let ended = reclaim.run(&["sweep"]);
+        assert!(ended.code() == 0 && ended.stderr.contains("restored") && file.exists(), "{ended:?}");
+        assert!(stuck(&reclaim).is_empty());
+    });
+}
+
+fn unlock_file(host: &Host) {
+    for batch in fs::read_dir(host.path("ws/.reclaim")).or_fail("list .reclaim").flatten() {
+        set_immutable(&batch.path().join("a/file"), false);
+    }
+}

@@ -116,7 +116,7 @@ fn what_cannot_be_told_keeps_everything(host: &Host, mode: Mode) {
         ("echo 'no daemon' >&2; exit 2", "`{}` ended with exit code 2, and said: no daemon"),
         ("exit 125", "`{}` ended with exit code 125"),
         ("kill -KILL $$", "`{}` ended by signal: 9"),
-        (&hangs, "`{}` was killed with all it started: it took longer than 1s"),
+        (&hangs, "`{}` was killed with its process group: it took longer than 1s"),
         ("", "`{}` cannot be started"),
     ] {
         let ask = program(host, "ask", script);
@@ -327,6 +327,22 @@ fn an_id_that_would_name_what_is_anothers_is_refused() {
         assert_eq!(calls(host), [""; 0]);
         assert_eq!(reclaim.purge("a", &[], 0).removed, 3);
         assert!(all[3].is_dir());
+        // Nor with an option more, nor where another table has a path.
+        let bin = host.path("bin");
+        let with_option = data.replace("/rm', ", "/rm', '--force', ");
+        host.make_dir("volumes");
+        let (top, bin) = (host.directory().display(), bin.display());
+        let with_path = format!(
+            "\n[[owned]]\npath = '{top}/volumes/n-{{id}}-data'\nremove = 'command'\ncommand = ['{bin}/rm', '{{name}}']\n"
+        );
+        let before = calls(host);
+        for other in [with_option, with_path] {
+            let tables = format!("{}{other}", table(host, "n", true, ""));
+            let net = host.make_file("nets/n-a-data", "");
+            let finished = Reclaim::with(&ConfigFile::write(host, []).tables(&tables)).run(&["purge", "a-data"]);
+            assert!(finished.code() == 2 && finished.stderr.contains("to be of the id `a`"), "{finished:?}");
+            assert!(net.exists() && calls(host) == before);
+        }
     });
 }
 

@@ -200,8 +200,9 @@ fn tell_stuck(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Re
             table.row([format!("{}/{}", report.root, text::name(&report.name)), report.since, why]);
             any = true;
         }
-        beyond
-            .extend(Some(state.troubles.beyond().count).filter(|count| *count > 0).map(|count| (root.clone(), count)));
+        beyond.extend(
+            Some(state.troubles.beyond().count()).filter(|count| *count > 0).map(|count| (root.clone(), count)),
+        );
     }
     if any {
         output.table(&table)?;

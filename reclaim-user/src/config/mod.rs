@@ -227,6 +227,21 @@ pub enum OwnedConfig {
 }
 
 impl OwnedConfig {
+    /// What its commands are about, by the id alone.
+    #[must_use]
+    pub fn about(&self) -> Vec<CommandTemplate> {
+        match self {
+            Self::Path(path) => {
+                let (whole, name) = (path.template.to_string(), path.template.name());
+                path.rules.command.iter().map(|command| command.words.about(&name, &whole)).collect()
+            }
+            Self::Managed(managed) => {
+                let commands = [Some(&managed.command), managed.present.as_ref()];
+                commands.into_iter().flatten().map(|command| command.about("", "")).collect()
+            }
+        }
+    }
+
     /// The command that removes it, where one does.
     #[must_use]
     pub fn command(&self) -> Option<&CommandTemplate> {

@@ -130,7 +130,12 @@ fn managed(source: &Source<'_>, at: &Range<usize>, raw: Owned) -> Result<Managed
     let (_, command) = removal(source, "owned", at, &remove, &command, &timeout, RemoveRule::Command, places)?;
     let Some(RemoveCommand { words: command, limit, id: _ }) = command else { return Err(no_path(source, at)) };
     let example = "name a program and its arguments: present = [\"acme\", \"exists\", \"{id}\"]";
+    let present_at = present.as_ref().map(Spanned::span);
     let present = present.map(|field| words(source, "owned.present", &field, example, places)).transpose()?;
+    if let Some(at) = present_at.filter(|_| present.as_ref() == Some(&command)) {
+        let (what, remedy) = ("is `command` once more: to ask would be to remove", "name what only tells of it");
+        return Err(source.wrong(at, "owned.present", what, remedy));
+    }
     Ok(ManagedConfig { command, present, limit })
 }
 

@@ -85,6 +85,7 @@ fn every_fault_names_line_key_and_remedy() {
         (net("present = [\"acme\", 1]"), 4, "`owned.present`", "present = [\"acme\""),
         (net("present = [\"acme\", \"ls\"]"), 4, "`owned.present`", "put {id} into an argument"),
         (net("present = [\"acme\", \"{name}\", \"{id}\"]"), 4, "`owned.present`", "use {id}, or name the `path`"),
+        (net("present = [\"acme\", \"rm\", \"{id}\"]"), 4, "`owned.present`", "what only tells of it"),
         (owned("present = [\"acme\", \"{id}\"]"), 3, "`owned.present`", "take the key out"),
         (
             by("command = [\"acme\", \"{id}\"]\npresent = [\"acme\", \"{id}\"]"),

@@ -58,14 +58,14 @@ pub enum Full {
 }
 
 impl Keeps {
-    /// Takes one on, in the place of an earlier one of the same entry. `by_root`: root may keep what belongs to a user who has
-    /// as many keeps as a user may have.
+    /// Takes one on, in the place of an earlier one of the same entry, which never makes one too many. `by_root`: root may keep
+    /// what belongs to a user who has as many keeps as a user may have.
     ///
     /// # Errors
     /// When there are too many already.
     pub fn add(&mut self, keep: Keep, by_root: bool) -> Result<(), Full> {
-        self.remove(&keep.root, &keep.entry);
-        if !by_root && self.0.iter().filter(|other| other.owner == keep.owner).count() >= MOST_OF_ONE {
+        let is_further = !self.remove(&keep.root, &keep.entry);
+        if is_further && !by_root && self.0.iter().filter(|other| other.owner == keep.owner).count() >= MOST_OF_ONE {
             return Err(Full::Owner);
         }
         if self.0.len() >= MOST {
@@ -321,5 +321,15 @@ mod tests {
         assert_eq!(keeps.add(keep(b"a", 3, 3_000), false), Ok(()), "in the place of its own");
         assert_eq!(keeps.add(keep(b"a", 1 << 40, 2_000), true), Ok(()), "but root may");
         assert_eq!(keeps.add(Keep { owner: 8, ..keep(b"a", 1 << 41, 2_000) }, false), Ok(()), "and another user");
+    }
+
+    #[test]
+    fn whoever_has_more_than_the_most_by_root_may_still_keep_one_of_them_for_longer() {
+        let mut keeps = Keeps::default();
+        for number in 0..=MOST_OF_ONE as u64 {
+            keeps.add(keep(b"a", number, 2_000), true).unwrap();
+        }
+        assert_eq!(keeps.add(keep(b"a", 5, 3_000), false), Ok(()));
+        assert_eq!(keeps.add(keep(b"a", 5_000, 3_000), false), Err(Full::Owner));
     }
 }

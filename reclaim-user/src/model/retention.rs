@@ -63,7 +63,8 @@ pub fn is_over(
     };
     start.is_some_and(|(begun, recorded)| {
         let by_window = calendar::after(begun, window);
-        let taken_in = || Some(calendar::after(begun, birth.and_then(|birth| windows.at(birth))?));
+        // What is used again was taken in when it began anew, not when its directory was made.
+        let taken_in = || Some(calendar::after(begun, windows.at(birth?.max(begun))?));
         recorded.or_else(taken_in).map_or(by_window, |recorded| recorded.min(by_window)) <= now
     })
 }
@@ -143,9 +144,11 @@ mod tests {
             !over(None, Record::Unasked, 15, 7214) && over(None, Record::Unasked, 15, 7215),
             "a shorter one applies"
         );
-        let told = |deadline: Option<i64>| Record::Told { begun: at(100), deadline: deadline.map(at) };
-        assert!(over(Some(&rules), told(None), 0, 3700) && !over(Some(&rules), told(None), 0, 3699));
+        let told = |deadline: Option<i64>| Record::Told { begun: at(5), deadline: deadline.map(at) };
+        assert!(over(Some(&rules), told(None), 0, 3605) && !over(Some(&rules), told(None), 0, 3604));
         assert!(!over(Some(&rules), told(Some(5000)), 0, 4999), "the manifest records another");
+        let again = Record::Told { begun: at(15), deadline: None };
+        assert!(!over(Some(&rules), again, 0, 7214), "a directory that is used again is taken in again");
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub struct Term {
     pub until: Timestamp,
 }
 
-/// The windows of one root, the earliest first. An entry is taken in by the first pass that begins after its birth.
+/// The windows of one root, the earliest first. An entry is taken in by the first pass that begins after its birth. Until the
+/// clock comes by the last of them again, one that was set back is not believed, and no window is known of.
 ///
 /// Invariant: no term ends before the one ahead of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,11 +43,19 @@ impl Windows {
 
     /// A pass that begins now goes by this window.
     pub fn note(&mut self, window: Option<Duration>, now: Timestamp) {
-        // Where the clock was set back, nobody knows any more what was born when.
-        self.terms.iter_mut().for_each(|term| term.until = term.until.min(now));
-        match self.terms.last_mut() {
-            Some(last) if last.window == window => last.until = now,
-            _ => self.terms.push(Term { window, until: now }),
+        match self.terms.iter().position(|term| term.until > now).zip(self.terms.last().copied()) {
+            // The clock was set back, and nobody knows any more what was born when from now until then.
+            Some((at, latest)) => {
+                if latest.window.is_some() || at + 1 < self.terms.len() {
+                    self.terms.truncate(at + 1);
+                    self.terms[at].until = now;
+                    self.terms.push(Term { window: None, until: latest.until });
+                }
+            }
+            None => match self.terms.last_mut() {
+                Some(last) if last.window == window => last.until = now,
+                _ => self.terms.push(Term { window, until: now }),
+            },
         }
         if self.terms.len() > MOST {
             let first = self.terms.remove(0);
@@ -142,5 +151,15 @@ mod tests {
             windows.note(Some(Duration::from_secs(second)), at(second.cast_signed()));
         }
         assert_eq!(windows.at(at(0)), None, "where there was none once, no shorter one is made up");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_lend_a_later_window_to_what_was_taken_in_before() {
+        let mut windows = Windows::default();
+        windows.note(LONG, at(100));
+        windows.note(LONG, at(20));
+        windows.note(SHORT, at(150));
+        assert_eq!(windows.at(at(90)), None, "it was taken in under the long one, which nobody knows any more");
+        assert_eq!((windows.at(at(15)), windows.at(at(120))), (LONG, SHORT));
     }
 }

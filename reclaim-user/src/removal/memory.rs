@@ -35,6 +35,8 @@ struct Remembered {
     windows: Option<History>,
     #[serde(default, skip_serializing_if = "is_zero")]
     beyond: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    beyond_condemned: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     beyond_told: Option<i64>,
 }
@@ -73,17 +75,15 @@ impl Memory {
 
     /// Puts what is remembered of a root into its state.
     pub fn recall(&self, root: &str, state: &mut RootState) {
-        let Some(Remembered { claims_unread_since, troubles, windows, beyond, beyond_told }) = self.known.get(root)
-        else {
-            return;
-        };
+        let Some(remembered) = self.known.get(root) else { return };
+        let Remembered { claims_unread_since, troubles, windows, beyond, beyond_condemned, beyond_told } = remembered;
         state.claims_unread_since = claims_unread_since.map(at);
         let trouble = |Line { name, first, told, why, condemned }: &Line| {
             let (first, told, why) = (at(*first), told.map(at), why.clone());
             (name.clone(), Trouble { first, told, why, condemned: *condemned, seen: false })
         };
-        let beyond = Beyond { count: *beyond, told: beyond_told.map(at) };
-        state.troubles = Troubles::recalled(troubles.iter().map(trouble).collect(), beyond);
+        let beyond = Beyond { condemned: *beyond_condemned, listed: *beyond, told: beyond_told.map(at) };
+        state.troubles = Troubles::recalled(troubles.iter().map(trouble), beyond);
         state.windows = windows.as_ref().map(History::recalled).unwrap_or_default();
     }
 
@@ -105,7 +105,8 @@ impl Memory {
             claims_unread_since: state.claims_unread_since.map(seconds),
             troubles: state.troubles.iter().map(line).collect(),
             windows: History::of(&state.windows),
-            beyond: beyond.count,
+            beyond: beyond.listed,
+            beyond_condemned: beyond.condemned,
             beyond_told: beyond.told.map(seconds),
         };
         if self.known.get(root).unwrap_or(&Remembered::default()) == &now {
@@ -177,7 +178,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut state = RootState { claims_unread_since: Some(at(7)), ..RootState::default() };
         assert!(state.troubles.see(b"a\xff", Some("why"), false, at(8)));
-        state.troubles.told(b"a\xff", at(8));
+        state.troubles.told(b"a\xff", false, at(8));
         Memory::read(directory.path()).keep("root", &state).unwrap();
         let mut later = RootState::default();
         Memory::read(directory.path()).recall("root", &mut later);

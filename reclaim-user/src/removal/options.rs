@@ -75,7 +75,7 @@ impl RootState {
     pub fn was_told(&mut self, name: &[u8], why: Option<&str>) {
         let now = super::examine::now();
         self.troubles.see(name, why, true, now);
-        self.troubles.told(name, now);
+        self.troubles.told(name, true, now);
     }
 }
 

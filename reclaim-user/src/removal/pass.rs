@@ -95,6 +95,9 @@ pub fn pass<E: EvidenceSource>(
     // A dry run finds out of nothing whether it can be removed.
     let is_real = result.is_ok() && !options.dry_run;
     let is_through = is_real && !truncated && !options.leftovers_only;
+    if options.leftovers_only {
+        report.troubles.forget_given_back();
+    }
     report.troubles.end(Looked { condemned: is_real, listed: is_through });
     state.troubles = std::mem::take(&mut report.troubles);
     let RootState { troubles, stuck, .. } = state;

@@ -18,6 +18,9 @@ const LINES: usize = 3;
 /// Between two looks at whether the program has ended.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a program that was killed is waited for.
+const REAPED_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long standard error is read after the program has ended: something that it left behind may hold the pipe.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -67,8 +70,12 @@ pub(super) fn run(
     match wait(&mut child, limit, go_on) {
         Ok(status) => Ok(Ended { program: called, status, words }),
         Err(why) => {
-            end(&mut child);
-            Err(format!("`{called}` was killed with all it started: {why}{}", told(words)))
+            let what = match end(&mut child) {
+                true => "was killed with its process group",
+                // It has more rights than its caller, or hangs in the kernel.
+                false => "could not be killed and is left to itself",
+            };
+            Err(format!("`{called}` {what}: {why}{}", told(words)))
         }
     }
 }
@@ -89,14 +96,19 @@ fn wait(child: &mut Child, limit: Duration, go_on: &mut dyn FnMut() -> bool) -> 
     }
 }
 
-/// Kills the whole group. The leader is not reaped before, so the number is still that of the group.
-fn end(child: &mut Child) {
+/// Kills the whole group. The leader is not reaped before, so the number is still that of the group. Whether it has ended.
+fn end(child: &mut Child) -> bool {
     if let Ok(group) = i32::try_from(child.id()) {
-        // It fails only when nobody is left.
+        // What it fails for shows below.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
-    // A child of ours that was killed is there to be reaped.
-    let _ = child.wait();
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(None) if begun.elapsed() < REAPED_WITHIN => sleep(PAUSE),
+            ended => return matches!(ended, Ok(Some(_))),
+        }
+    }
 }
 
 /// What was said so far, and who ends when all was.
@@ -132,7 +144,8 @@ fn told(words: Option<Heard>) -> String {
     let _ = end.recv_timeout(LAST_WORDS);
     let text = text.lock().unwrap_or_else(PoisonError::into_inner);
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).take(LINES).collect();
+    let lines = text.split(['\n', '\r']).map(str::trim_end).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.take(LINES).collect();
     if lines.is_empty() { String::new() } else { format!(", and said: {}", lines.join(" / ")) }
 }
 

@@ -97,7 +97,7 @@ impl<'a> Report<'a> {
 
     fn tell(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, pins: Vec<Pin>, detail: Option<String>) {
         if reason == Some(Reason::Failed) {
-            self.troubles.told(name, now());
+            self.troubles.told(name, outcome == Outcome::Condemned, now());
         }
         let verdict = match outcome {
             Outcome::Kept(_) => Verdict::Kept,

@@ -10,6 +10,9 @@ const TOLD_FOR: Duration = Duration::from_secs(86_400);
 /// Entries that are remembered one by one of one root at most. Those beyond are told, and counted, together.
 const MOST: usize = 1_000;
 
+/// Characters of why that are kept, so that what is remembered of many roots can be read again.
+const LONGEST_WHY: usize = 500;
+
 /// One entry that cannot be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
@@ -28,10 +31,20 @@ pub struct Trouble {
 /// Entries beyond those that are remembered one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beyond {
-    /// How many the last pass over the whole root came by.
-    pub count: u64,
+    /// How many lay condemned when all of that was looked at last.
+    pub condemned: u64,
+    /// How many the last pass over the whole root came by under their own names.
+    pub listed: u64,
     /// When some of them were told last.
     pub told: Option<Timestamp>,
+}
+
+impl Beyond {
+    /// All of them.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        self.condemned.saturating_add(self.listed)
+    }
 }
 
 /// What a pass has looked at all of.
@@ -43,35 +56,36 @@ pub(super) struct Looked {
     pub(super) listed: bool,
 }
 
-/// All such entries of one root, by name.
+/// All such entries of one root, by name and by whether they lie condemned: one of each can have the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
-    known: BTreeMap<Vec<u8>, Trouble>,
+    known: BTreeMap<(Vec<u8>, bool), Trouble>,
     beyond: Beyond,
     /// Beyond those, as the pass under way comes by them.
-    counting: u64,
+    counting: Beyond,
     telling: Option<Timestamp>,
 }
 
 impl Troubles {
     /// Takes note of one. Whether it is time to tell of it.
     pub(super) fn see(&mut self, name: &[u8], why: Option<&str>, condemned: bool, now: Timestamp) -> bool {
-        if self.known.len() >= MOST && !self.known.contains_key(name) {
-            self.counting += 1;
+        let key = (name.to_vec(), condemned);
+        if self.known.len() >= MOST && !self.known.contains_key(&key) {
+            *(if condemned { &mut self.counting.condemned } else { &mut self.counting.listed }) += 1;
             return is_due(self.beyond.told, now);
         }
         let fresh = || Trouble { first: now, told: None, why: String::new(), condemned, seen: false };
-        let trouble = self.known.entry(name.to_vec()).or_insert_with(fresh);
-        (trouble.seen, trouble.condemned) = (true, condemned);
+        let trouble = self.known.entry(key).or_insert_with(fresh);
+        trouble.seen = true;
         if let Some(why) = why {
-            why.clone_into(&mut trouble.why);
+            trouble.why = why.chars().take(LONGEST_WHY).collect();
         }
         is_due(trouble.told, now)
     }
 
     /// Takes note that one was told.
-    pub(super) fn told(&mut self, name: &[u8], now: Timestamp) {
-        match self.known.get_mut(name) {
+    pub(super) fn told(&mut self, name: &[u8], condemned: bool, now: Timestamp) {
+        match self.known.get_mut(&(name.to_vec(), condemned)) {
             Some(trouble) => trouble.told = Some(now),
             // Not before the end of the pass: the others beyond are to be told, too.
             None => self.telling = Some(now),
@@ -84,16 +98,26 @@ impl Troubles {
             let is_looked_for = if trouble.condemned { looked.condemned } else { looked.listed };
             std::mem::take(&mut trouble.seen) || !is_looked_for
         });
-        let (count, told) = (std::mem::take(&mut self.counting), self.telling.take());
+        let (counted, told) = (std::mem::take(&mut self.counting), self.telling.take());
         if looked.listed {
-            self.beyond.count = count;
+            self.beyond.listed = counted.listed;
         }
-        self.beyond.told = told.or(self.beyond.told).filter(|_| self.beyond.count > 0);
+        if looked.condemned {
+            self.beyond.condemned = counted.condemned;
+        }
+        self.beyond.told = told.or(self.beyond.told).filter(|_| self.beyond.count() > 0);
+    }
+
+    /// Forgets what has its own name and was seen in the pass under way, which looks for nothing else that has: it was given its
+    /// name back, and whether it cannot be removed is not known.
+    pub(super) fn forget_given_back(&mut self) {
+        self.known.retain(|_, trouble| trouble.condemned || !trouble.seen);
+        self.counting.listed = 0;
     }
 
     /// All that are remembered one by one.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Trouble)> {
-        self.known.iter().map(|(name, trouble)| (name.as_slice(), trouble))
+        self.known.iter().map(|((name, _), trouble)| (name.as_slice(), trouble))
     }
 
     /// What there is beyond them.
@@ -102,14 +126,15 @@ impl Troubles {
         self.beyond
     }
 
-    /// Whether an entry is remembered, or may be one of those beyond.
+    /// Whether an entry is remembered under its own name, or may be one of those beyond.
     pub(super) fn may_have(&self, name: &[u8]) -> bool {
-        self.known.len() >= MOST || self.known.contains_key(name)
+        self.known.len() >= MOST || self.known.contains_key(&(name.to_vec(), false))
     }
 
     /// What an earlier run remembered.
-    pub(super) fn recalled(known: BTreeMap<Vec<u8>, Trouble>, beyond: Beyond) -> Self {
-        Self { known, beyond, counting: 0, telling: None }
+    pub(super) fn recalled(known: impl IntoIterator<Item = (Vec<u8>, Trouble)>, beyond: Beyond) -> Self {
+        let known = known.into_iter().map(|(name, trouble)| ((name, trouble.condemned), trouble)).collect();
+        Self { known, beyond, counting: Beyond::default(), telling: None }
     }
 }
 
@@ -132,11 +157,11 @@ mod tests {
     fn an_entry_is_told_at_first_and_then_once_a_day() {
         let mut troubles = Troubles::default();
         assert!(troubles.see(b"a", Some("immutable"), false, at(0)));
-        troubles.told(b"a", at(0));
+        troubles.told(b"a", false, at(0));
         troubles.end(ALL);
         assert!(!troubles.see(b"a", None, false, at(86_399)), "the same day");
         assert!(troubles.see(b"a", None, false, at(86_400)), "the next day");
-        troubles.told(b"a", at(86_400));
+        troubles.told(b"a", false, at(86_400));
         assert!(troubles.see(b"a", None, false, at(5)), "a clock set back");
         assert_eq!(troubles.iter().map(|(_, trouble)| trouble.why.as_str()).collect::<Vec<_>>(), ["immutable"]);
         let cut_short = Looked { listed: false, ..ALL };
@@ -168,12 +193,12 @@ mod tests {
             for name in &names {
                 if troubles.see(name, None, false, at(pass)) {
                     due += 1;
-                    troubles.told(name, at(pass));
+                    troubles.told(name, false, at(pass));
                 }
             }
             assert_eq!(due, if pass == 0 { names.len() } else { 0 }, "in pass {pass}");
             troubles.end(ALL);
-            assert_eq!((troubles.iter().count(), troubles.beyond().count), (MOST, 3));
+            assert_eq!((troubles.iter().count(), troubles.beyond().count()), (MOST, 3));
         }
         assert!(names.iter().all(|name| troubles.see(name, None, false, at(86_400))), "the next day");
         troubles.end(ALL);
@@ -182,5 +207,34 @@ mod tests {
         }
         troubles.end(ALL);
         assert_eq!(troubles.beyond(), Beyond::default());
+    }
+
+    #[test]
+    fn what_lies_condemned_beyond_is_counted_where_nothing_is_listed() {
+        let mut troubles = Troubles::default();
+        for pass in 0..2 {
+            let mut due = 0;
+            for number in 0..MOST + 3 {
+                let name = format!("{number:04}").into_bytes();
+                if troubles.see(&name, None, true, at(pass)) {
+                    due += 1;
+                    troubles.told(&name, true, at(pass));
+                }
+            }
+            assert_eq!(due, if pass == 0 { MOST + 3 } else { 0 }, "in pass {pass}");
+            troubles.end(Looked { listed: false, condemned: true });
+            assert_eq!(troubles.beyond().count(), 3);
+        }
+    }
+
+    #[test]
+    fn one_that_lies_condemned_and_one_of_the_same_name_are_two() {
+        let mut troubles = Troubles::default();
+        assert!(troubles.see(b"a", None, true, at(0)));
+        troubles.told(b"a", true, at(0));
+        assert!(troubles.see(b"a", None, false, at(0)), "another file, of which nobody was told");
+        assert_eq!(troubles.iter().count(), 2);
+        troubles.forget_given_back();
+        assert_eq!(troubles.iter().map(|(_, trouble)| trouble.condemned).collect::<Vec<_>>(), [true]);
     }
 }

@@ -11,7 +11,8 @@ use crate::evidence::source::View;
 use crate::model::answer::{PinReport, Seen};
 use crate::model::pin::{Pin, Place};
 use crate::model::purge::{
-    ExpandError, Id, PurgeReport, TargetName, TargetReport, TargetVerdict, Template, shared_by, told_otherwise,
+    CommandTemplate, ExpandError, Id, PurgeReport, TargetName, TargetReport, TargetVerdict, Template, shared_by,
+    told_otherwise,
 };
 use crate::model::report::{Name, Reason};
 use crate::removal::{self, EntryTarget, Managed, PassOptions, PurgeOptions, Purged, Site, Target};
@@ -30,20 +31,25 @@ use std::time::Duration;
 /// When it would name something that ids share, or no name at all.
 pub fn check(config: &Config, id: &Id) -> Result<(), ExpandError> {
     let shared = config.shared();
-    config.owned.iter().try_for_each(|owned| match owned {
-        OwnedConfig::Path(owned) => {
+    let commands: Vec<Vec<CommandTemplate>> = config.owned.iter().map(OwnedConfig::about).collect();
+    config.owned.iter().enumerate().try_for_each(|(at, owned)| {
+        if let OwnedConfig::Path(owned) = owned {
             let name = owned.template.expand(id, &shared)?;
-            no_sibling(config, id, owned.template.parent(), name.as_bytes(), Some(&owned.template))
+            no_sibling(config, id, owned.template.parent(), name.as_bytes(), Some(&owned.template))?;
         }
-        OwnedConfig::Managed(managed) => no_sibling_command(config, id, managed),
+        let others = || commands.iter().enumerate().filter(|(other, _)| *other != at).flat_map(|(_, other)| other);
+        commands[at].iter().try_for_each(|own| no_sibling_command(id, own, others()))
     })
 }
 
 /// Makes sure that no other command tells what this one is about to be another id's. One with fewer literal bytes has no say.
-fn no_sibling_command(config: &Config, id: &Id, managed: &ManagedConfig) -> Result<(), ExpandError> {
-    let filled = managed.command.fill_id(id);
-    let others = config.managed().map(|other| &other.command);
-    let others = others.filter(|other| **other != managed.command && other.literal() >= managed.command.literal());
+fn no_sibling_command<'c>(
+    id: &Id,
+    own: &CommandTemplate,
+    others: impl Iterator<Item = &'c CommandTemplate>,
+) -> Result<(), ExpandError> {
+    let filled = own.fill_id(id);
+    let others = others.filter(|other| *other != own && other.literal() >= own.literal());
     let told = others.filter_map(|other| Some((other, other.tells(&filled)?))).find(|(_, told)| told != id);
     told.map_or(Ok(()), |(by, other)| {
         let (id, other) = (id.to_string(), other.to_string());
@@ -173,6 +179,9 @@ pub fn purge(
     for (place, names) in left {
         tell_left(config, id, place, names, &mut ends);
     }
+    if dry_run {
+        tell_lying(roots, config, &mut ends);
+    }
     remember(roots, states, &ends);
     let told = ends.into_iter().map(|End { of, purged, weaker, .. }| match of {
         Of::Entry { place, name } => report(engine, &roots.at(place).config.path.join(path_of(&name)), purged, weaker),
@@ -231,13 +240,28 @@ fn tell_left(config: &Config, id: &Id, place: usize, names: Vec<Vec<u8>>, ends: 
     let of_root = config.roots.get(place).filter(|root| root.has_id());
     for name in names {
         let purged = Purged::undone("it lies condemned in `.reclaim`, and could not be removed yet".to_owned());
-        match ends.iter_mut().find(|end| end.is_of(place, &name)) {
+        let known = ends.iter_mut().find(|end| end.is_of(place, &name));
+        let is_own = known.is_some() || of_root.is_some_and(|root| root.id_of(&name) == Some(id.as_str().as_bytes()));
+        match known {
             Some(end) if end.purged.verdict == TargetVerdict::Absent => end.purged = purged,
-            Some(_) => {}
-            None if of_root.is_some_and(|root| root.id_of(&name) == Some(id.as_str().as_bytes())) => {
-                ends.push(End { of: Of::Entry { place, name }, is_asked: false, purged, weaker: false });
+            // Another one has come to have its name meanwhile.
+            _ if is_own => ends.push(End { of: Of::Entry { place, name }, is_asked: false, purged, weaker: false }),
+            _ => {}
+        }
+    }
+}
+
+/// Tells in a dry run of what is absent under its own name and lies condemned: a purge brings that to its end first.
+fn tell_lying(roots: &Roots, config: &Config, ends: &mut [End]) {
+    for place in places(roots, config) {
+        // What cannot be looked at is told by the purge.
+        for name in lying(roots.at(place)).unwrap_or_default() {
+            let absent = |end: &&mut End| end.is_of(place, &name) && end.purged.verdict == TargetVerdict::Absent;
+            if let Some(end) = ends.iter_mut().find(absent) {
+                let detail =
+                    "an earlier run condemned it, and it lies in `.reclaim`: a purge brings that to its end first";
+                end.purged.detail = Some(detail.to_owned());
             }
-            None => {}
         }
     }
 }

@@ -143,6 +143,22 @@ impl CommandTemplate {
         (self.fill_id(&id) == filled).then_some(id)
     }
 
+    /// The command as it is for an id alone, where the name and the path of what it is about tell the id: `name` and `path`
+    /// hold `{id}`. Options are left out, for they do not tell what it is about.
+    #[must_use]
+    pub fn about(&self, name: &str, path: &str) -> Self {
+        let fill = |word: &String| {
+            let piece = |piece| match piece {
+                ("{name}", true) => name,
+                ("{path}", true) => path,
+                (text, _) => text,
+            };
+            pieces(word).map(piece).collect::<String>()
+        };
+        let is_option = |word: &String| word.starts_with('-') && !word.contains(ID);
+        Self { words: self.words.iter().map(fill).filter(|word| !is_option(word)).collect() }
+    }
+
     /// Bytes that are no part of the id. Of several commands that fit, the one with the most tells whose it is.
     #[must_use]
     pub fn literal(&self) -> usize {

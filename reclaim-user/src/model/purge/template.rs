@@ -134,6 +134,12 @@ impl Template {
         Ok(Self { parent: parent.components().collect(), prefix: prefix.to_owned(), suffix: suffix.to_owned() })
     }
 
+    /// The name in its directory, with a place for the id.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}{PLACEHOLDER}{}", self.prefix, self.suffix)
+    }
+
     /// The directory that the template lies in, which ids share.
     #[must_use]
     pub fn parent(&self) -> &Path {
