@@ -23,13 +23,14 @@ pub(super) struct Arguments {
 
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
     let roots = context.roots()?;
+    let failed = if roots.tell_faults() { Outcome::Failed } else { Outcome::Done };
     warn_of_capabilities();
     let mut engine = roots.engine(context.evidence, if arguments.watch { Span::Service } else { Span::Command })?;
     loop {
         let outcome = tell(context, &roots, engine.audit(&roots.open()?)?)?;
         context.output.flush()?;
         if !arguments.watch {
-            return Ok(outcome);
+            return Ok(outcome.max(failed));
         }
         std::thread::sleep(PAUSE);
     }

@@ -43,10 +43,10 @@ impl Context {
     /// The configured roots and directories of templates, looked at.
     ///
     /// # Errors
-    /// When there are none, or one of them cannot be used.
+    /// When there are none, or two of them are the same place.
     pub(super) fn roots(&self) -> Result<Roots, Error> {
         self.need_places()?;
-        let mut roots = Roots::place(&self.loaded.config);
+        let roots = Roots::place(&self.loaded.config);
         roots.check()?;
         Ok(roots)
     }

@@ -33,8 +33,9 @@ enum By {
 pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
     let configured = &context.loaded.config.roots;
     roots::known(configured, arguments.root.as_slice())?;
-    let mut roots = Roots::place(&context.loaded.config);
+    let roots = Roots::place(&context.loaded.config);
     roots.check()?;
+    let failed = roots.tell_faults();
     let mut engine = context.engine(roots.watch())?;
     let view = engine.consult()?;
     let by = if configured.is_empty() { By::Namespace } else { arguments.by };
@@ -52,7 +53,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
             by_namespace(context, &answer::by_namespace(view.pins, &pins, &tasks, all))?;
         }
     }
-    Ok(Outcome::Done)
+    Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 
 fn by_entry(context: &mut Context, pins: &[EntryPin]) -> Result<(), Error> {

@@ -104,7 +104,7 @@ fn choose(context: &Context, dry_run: bool) -> Result<Worker, Error> {
             Err(_) => {}
         }
     }
-    let mut roots = Roots::place(&context.loaded.config);
+    let roots = Roots::place(&context.loaded.config);
     roots.check()?;
     let mut engine = match roots.everything().is_empty() {
         // Managers alone know what could go, and evidence is asked nothing: no probe is attached for that.

@@ -47,7 +47,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
 }
 
 fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
-    let mut roots = context.roots()?;
+    let roots = context.roots()?;
     warn_of_capabilities();
     let mut engine = roots.engine(context.evidence, Span::Command)?;
     engine.refuse_binds(context.loaded.config.service.refuse_binds && !arguments.dry_run);

@@ -2,9 +2,9 @@
 
 use super::error::ConfigError;
 use super::overlap::{self, Lineage};
-use super::owned;
 use super::raw::{Field, Root, Service, Source};
 use super::{Config, KindRule, RemoveRule, RootConfig, ServiceConfig, claims, duration, pattern, retain};
+use super::{own, owned};
 use crate::model::purge::Places;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -17,6 +17,7 @@ pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), Config
     let mut notes = Vec::new();
     let service = document.service.map_or_else(|| Ok(ServiceConfig::default()), |raw| service(source, &raw))?;
     let mut roots: Vec<(RootConfig, Range<usize>, Lineage)> = Vec::new();
+    let files = own::files(&service, source.file);
     for raw in document.root {
         let at = raw.span();
         let raw = raw.into_inner();
@@ -42,6 +43,10 @@ pub(super) fn check(source: &Source<'_>) -> Result<(Config, Vec<String>), Config
                 return Err(source.wrong(place, "root.path", what, "roots must not overlap: keep one of the two"));
             }
         }
+        own::in_entries(&root, &lineage, &files).map_err(|what| {
+            let remedy = "keep what reclaim needs itself elsewhere, or let `match` leave that name out";
+            source.wrong(place.clone(), "root.path", what, remedy)
+        })?;
         roots.push((root, place, lineage));
     }
     let (roots, lineages): (Vec<_>, Vec<_>) = roots.into_iter().map(|(root, _, lineage)| (root, lineage)).unzip();

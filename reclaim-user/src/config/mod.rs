@@ -5,6 +5,7 @@ mod claims;
 pub mod duration;
 pub mod error;
 mod overlap;
+mod own;
 mod owned;
 mod pattern;
 mod raw;
@@ -87,13 +88,6 @@ impl Config {
             OwnedConfig::Path(_) => None,
             OwnedConfig::Managed(managed) => Some(managed),
         })
-    }
-
-    /// Directories that ids share: the roots, and those that templates lie in. No id may name one of them.
-    #[must_use]
-    pub fn shared(&self) -> Vec<PathBuf> {
-        let parents = self.owned_paths().map(|owned| owned.rules.path.clone());
-        self.roots.iter().map(|root| root.path.clone()).chain(parents).collect()
     }
 }
 

@@ -26,6 +26,12 @@ impl Lineage {
         Self { identities }
     }
 
+    /// Whether a directory is this root.
+    pub(super) fn is(&self, directory: &Path) -> bool {
+        let identity = std::fs::metadata(directory).map(|stat| (stat.dev(), stat.ino()));
+        identity.is_ok_and(|identity| self.identities.first() == Some(&identity))
+    }
+
     /// Whether this root is the other one or lies inside it.
     pub(super) fn inside(&self, other: &Self) -> bool {
         other.identities.first().is_some_and(|root| self.identities.contains(root))

@@ -6,10 +6,12 @@ use crate::model::keep::{Full, Keep, Keeps, Kept, KeptIn, MOST_OF_ONE};
 use crate::sys::directory;
 use crate::sys::file_status::{FileStatus, status_at, status_of};
 use nix::errno::Errno;
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
 /// Name of the file.
@@ -67,6 +69,9 @@ pub enum KeepError {
     Full(String),
 }
 
+/// Stores that this process has seen to hold keeps.
+static FULL: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// The keeps of a state directory.
 #[derive(Clone, Debug, Default)]
 pub struct KeepStore {
@@ -93,10 +98,33 @@ impl KeepStore {
     fn read_all(&self) -> Result<Keeps, KeepError> {
         let unreadable = |why: String| KeepError::Unreadable { file: self.file.clone(), why };
         match state_file::read(&self.file) {
+            Ok(None) if self.is_lost() => Err(unreadable("it was there and is not any more".to_owned())),
             Ok(None) => Ok(Keeps::default()),
-            Ok(Some(text)) => Keeps::read(&text).map_err(unreadable),
+            Ok(Some(text)) => {
+                let keeps = Keeps::read(&text).map_err(unreadable)?;
+                self.note(keeps.iter().next().is_some());
+                Ok(keeps)
+            }
             Err(error) => Err(unreadable(error.to_string())),
         }
+    }
+
+    /// Notes whether something is kept here.
+    fn note(&self, keeps: bool) {
+        let mut known = FULL.lock().unwrap_or_else(PoisonError::into_inner);
+        if keeps {
+            known.insert(self.file.clone());
+        } else {
+            known.remove(&self.file);
+        }
+    }
+
+    /// Whether a store that is not there is one that was lost: this process has seen it, or its directory is a link to
+    /// nowhere, as where a file system is not mounted.
+    fn is_lost(&self) -> bool {
+        let directory = self.file.parent().unwrap_or(&self.file);
+        let leads_nowhere = || directory.is_symlink() && !directory.exists();
+        FULL.lock().unwrap_or_else(PoisonError::into_inner).contains(&self.file) || leads_nowhere()
     }
 
     /// What is kept in one root, for a pass. Where that cannot be read, everything is.
@@ -167,6 +195,7 @@ impl KeepStore {
         let result = change(&mut keeps)?;
         if keeps != before {
             state_file::replace(&self.file, &keeps.write()).map_err(unwritable)?;
+            self.note(keeps.iter().next().is_some());
         }
         Ok(result)
     }

@@ -2,7 +2,7 @@
 
 use super::states::States;
 use crate::config::{Config, ConfigError, RootConfig};
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::evidence::engine::{Engine, EngineOptions, EngineStatus, EvidenceChoice, Span};
 use crate::model::entry::EntryReport;
 use crate::model::id::Location;
@@ -58,16 +58,18 @@ impl Roots {
         Self { placed: rules.into_iter().map(Placed::look).collect(), configured: config.roots.len() }
     }
 
-    /// The first fault, and overlaps that show only in the file systems themselves.
+    /// Tells of those that cannot be used, for what goes on with the others. Whether there are any.
+    #[must_use]
+    pub fn tell_faults(&self) -> bool {
+        let faults = self.placed.iter().filter_map(|placed| Some((&placed.config.name, placed.fault.as_ref()?)));
+        faults.inspect(|(name, fault)| tracing::error!("{name}: {}", chain(fault))).count() > 0
+    }
+
+    /// Overlaps that show only in the file systems themselves. One that cannot be used is told by the pass over it.
     ///
     /// # Errors
-    /// When a root cannot be used, or two of them are the same place.
-    pub fn check(&mut self) -> Result<(), Error> {
-        for placed in &mut self.placed {
-            if let Some(source) = placed.fault.take() {
-                return Err(Error::Removal { root: placed.config.name.clone(), source });
-            }
-        }
+    /// When two of them are the same place.
+    pub fn check(&self) -> Result<(), Error> {
         for (index, inner) in self.all().iter().enumerate() {
             for (_, outer) in self.all().iter().enumerate().filter(|(other, _)| *other != index) {
                 if let (Some(inside), Some(around)) = (&inner.location, &outer.location)
@@ -181,7 +183,7 @@ impl Roots {
     /// # Errors
     /// When the pass could not be made.
     pub fn pass(
-        &mut self,
+        &self,
         at: usize,
         engine: &mut Engine,
         state: &mut RootState,
@@ -190,10 +192,13 @@ impl Roots {
         between: &mut dyn FnMut(&mut Engine),
     ) -> Result<PassSummary, Error> {
         let index = self.index(at);
-        let Placed { config, location, fault } = &mut self.placed[at];
+        let Placed { config, location, fault } = &self.placed[at];
         let failed = |source| Error::Removal { root: config.name.clone(), source };
-        if let Some(fault) = fault.take() {
-            return Err(failed(fault));
+        if fault.is_some() {
+            // It could not be used when evidence began to watch, whatever it is like by now.
+            let moved =
+                || RemovalError::Moved { path: config.path.clone(), found: None, watched: "nothing yet".into() };
+            return Err(failed(Placed::look(config).fault.unwrap_or_else(moved)));
         }
         let Some(location) = location else {
             on(PassEvent::Note(format!("{} does not exist, so there is nothing to do", config.path.display())));
@@ -235,7 +240,7 @@ impl Roots {
     /// # Errors
     /// As [`Roots::pass`].
     pub fn bring_to_end(
-        &mut self,
+        &self,
         at: usize,
         engine: &mut Engine,
         states: &mut States,

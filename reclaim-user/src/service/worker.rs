@@ -58,7 +58,7 @@ pub(super) struct Setup {
 /// When no evidence can be taken at the start, or standard output is gone.
 pub(super) fn run(setup: Setup) -> Result<(), Error> {
     let Setup { loaded, evidence, per_entry, output, inbox, waker, events, stop } = setup;
-    let mut roots = Roots::place(&loaded.config);
+    let roots = Roots::place(&loaded.config);
     roots.check()?;
     let mut engine = roots.engine(evidence, Span::Service)?;
     engine.refuse_binds(loaded.config.service.refuse_binds);
@@ -326,7 +326,7 @@ impl Worker {
     }
 
     fn reload(&mut self, loaded: Loaded) {
-        let mut roots = Roots::place(&loaded.config);
+        let roots = Roots::place(&loaded.config);
         match roots.check() {
             Ok(()) => {
                 let config = &loaded.config.roots;
