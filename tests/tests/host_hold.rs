@@ -107,6 +107,25 @@ fn the_own_file_of_the_user_is_never_taken_for_a_placeholder() {
     });
 }
 
+/// What is there and cannot be what was asked for stays, and that is said: the launcher may fail for it.
+#[test]
+fn what_is_of_another_kind_is_left_and_told() {
+    private_host(|host| {
+        let (project, config, reclaim) = project(host);
+        let (link, directory, file) =
+            (project.join("link"), host.make_dir("project/dir"), host.make_file("project/file", ""));
+        symlink("/nowhere", &link).or_fail("link");
+        let hold = Hold::by(&reclaim).file(&link).file(&directory).directory(&file);
+        let ended = hold.command(&["true"]).output().or_fail("run a hold");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        for (path, wanted) in [(&link, "file"), (&directory, "file"), (&file, "directory")] {
+            assert!(said.contains(&format!("{} is there and is no {wanted}", path.display())), "{said}");
+        }
+        wait_for_no_manifest(&config);
+        assert!(link.is_symlink() && directory.is_dir() && file.is_file());
+    });
+}
+
 #[test]
 fn what_became_the_users_stays() {
     private_host(|host| {

@@ -143,20 +143,36 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
     let retain = duration_of(source, "root.retain", &retain)?;
     let retain_from = retain::read(source, &retain_from, retain.is_some(), remove)?;
     let (pile, once) = (count(source, "root.pile", &pile)?, flag(source, "root.once", &once)?.unwrap_or(false));
-    if pattern.is_none() && (pile.is_some() || once) {
-        let (file, line, key) = (source.file.display(), source.line(at.start), if once { "once" } else { "pile" });
-        notes.push(format!(
-            "{file}:{line}: `root.{key}` is meant for names of one shape, and without `match` every name is one"
-        ));
+    let mode = mode_of(source, &mode)?;
+    let kind = kind.unwrap_or(KindRule::Directory);
+    let min_age = duration_of(source, "root.min_age", &min_age)?.map_or(Duration::ZERO, |(age, _)| age);
+    if pile.is_some() || once {
+        let wanted = [
+            ("`match`", pattern.is_some()),
+            ("`owner`", owner.is_some()),
+            ("`mode`", mode.is_some()),
+            ("`min_age`", !min_age.is_zero()),
+            ("kind = \"dir\"", kind == KindRule::Directory),
+            ("remove = \"empty\"", remove == RemoveRule::Empty),
+        ];
+        let missing: Vec<&str> = wanted.into_iter().filter(|(_, is_there)| !is_there).map(|(what, _)| what).collect();
+        if !missing.is_empty() {
+            let (file, line, key) = (source.file.display(), source.line(at.start), if once { "once" } else { "pile" });
+            notes.push(format!(
+                "{file}:{line}: `root.{key}` is meant for old empty directories of one shape, owner and mode, for such a name \
+                 proves nothing by itself; the root is without {}",
+                missing.join(", ")
+            ));
+        }
     }
     Ok(RootConfig {
         name: name.to_owned(),
         path,
         owner,
         pattern,
-        kind: kind.unwrap_or(KindRule::Directory),
-        mode: mode_of(source, &mode)?,
-        min_age: duration_of(source, "root.min_age", &min_age)?.map_or(Duration::ZERO, |(age, _)| age),
+        kind,
+        mode,
+        min_age,
         backstop: backstop.map(|(age, _)| age),
         retain: retain.map(|(age, _)| age),
         retain_from,

@@ -140,16 +140,21 @@ fn a_link_on_the_way_is_refused_with_the_real_path() {
 }
 
 #[test]
-fn names_of_one_shape_are_asked_for_where_one_is_meant() {
+fn what_proves_nothing_by_its_name_is_asked_for_more() {
     let notes = |rules: &str| {
         load(&format!("[[root]]\nname = \"a\"\npath = \"/no/such/a\"\n{rules}")).expect("a good configuration").notes
     };
+    let whole = "match = '^tmp$'\nowner = \"0\"\nmode = \"0700\"\nmin_age = \"1d\"\n";
     for (rules, key) in [("once = true\n", "once"), ("pile = 9\n", "pile")] {
         let told = notes(rules);
+        let missing = "without `match`, `owner`, `mode`, `min_age`";
         assert!(told.len() == 1 && told[0].contains(&format!(":1: `root.{key}`")), "{told:?}");
-        assert!(notes(&format!("match = '^tmp$'\n{rules}")).is_empty());
+        assert!(told[0].ends_with(missing), "{told:?}");
+        assert!(notes(&format!("{whole}{rules}")).is_empty());
+        let told = notes(&format!("{whole}{rules}kind = \"any\"\nremove = \"tree\"\n"));
+        assert!(told.len() == 1 && told[0].ends_with("without kind = \"dir\", remove = \"empty\""), "{told:?}");
     }
-    assert!(notes("once = false\n").is_empty());
+    assert!(notes("once = false\nremove = \"tree\"\n").is_empty());
 }
 
 #[test]

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Name of the file in the state directory.
 const FILE: &str = "roots.json";
 
+/// How long what nobody asks about any more is kept, in seconds: for more than a year. Its root may not be configured any more.
+const KEPT_FOR: i64 = 400 * 86_400;
+
 /// What is remembered, by the name of the root.
 ///
 /// Losing it costs a line in the log that was there before, and a longer window then holds back what was taken in under a
@@ -39,6 +42,15 @@ struct Remembered {
     beyond_condemned: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     beyond_told: Option<i64>,
+}
+
+impl Remembered {
+    /// When something was written down of it last, in seconds; none when no time is in it.
+    fn latest(&self) -> Option<i64> {
+        let troubles = self.troubles.iter().flat_map(|line| [Some(line.first), line.told]).flatten();
+        let windows = self.windows.iter().flat_map(|windows| &windows.terms).map(|(_, until)| until / 1_000_000_000);
+        troubles.chain(windows).chain(self.claims_unread_since).chain(self.beyond_told).max()
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -116,7 +128,10 @@ impl Memory {
         // Only what cannot be read at the moment is an error: to write then would lose what is there.
         self.known = parse(state_file::read(&self.file)?);
         self.known.insert(root.to_owned(), now);
-        self.known.retain(|_, remembered| *remembered != Remembered::default());
+        let past = seconds(super::examine::now()).saturating_sub(KEPT_FOR);
+        self.known.retain(|name, remembered| {
+            *remembered != Remembered::default() && (name == root || remembered.latest().is_none_or(|at| at >= past))
+        });
         state_file::replace(&self.file, &serde_json::to_vec(&self.known)?)
     }
 }
@@ -160,17 +175,31 @@ mod tests {
     #[test]
     fn what_others_wrote_meanwhile_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let since = |seconds| RootState { claims_unread_since: Some(at(seconds)), ..RootState::default() };
+        let now = seconds(super::super::examine::now());
+        let since = |later: i64| RootState { claims_unread_since: Some(at(now + later)), ..RootState::default() };
         let [mut one, mut two] = [0, 1].map(|_| Memory::read(directory.path()));
         one.keep("one", &since(1)).unwrap();
         two.keep("two", &since(2)).unwrap();
         one.keep("one", &since(3)).unwrap();
         let memory = Memory::read(directory.path());
-        for (root, seconds) in [("one", 3), ("two", 2)] {
+        for (root, later) in [("one", 3), ("two", 2)] {
             let mut state = RootState::default();
             memory.recall(root, &mut state);
-            assert_eq!(state.claims_unread_since, Some(at(seconds)), "{root}");
+            assert_eq!(state.claims_unread_since, Some(at(now + later)), "{root}");
         }
+    }
+
+    #[test]
+    fn what_nobody_asked_about_for_more_than_a_year_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = super::super::examine::now();
+        let since = |ago: i64| RootState { claims_unread_since: Some(at(seconds(now) - ago)), ..RootState::default() };
+        let mut memory = Memory::read(directory.path());
+        for (root, ago) in [("recent", KEPT_FOR - 100), ("old", KEPT_FOR + 100), ("last", KEPT_FOR + 100)] {
+            memory.keep(root, &since(ago)).unwrap();
+        }
+        let memory = Memory::read(directory.path());
+        assert_eq!(memory.known.keys().collect::<Vec<_>>(), ["last", "recent"], "the one that is written stays itself");
     }
 
     #[test]

@@ -166,7 +166,13 @@ impl<'w> Site<'w> {
         found: &FileStatus,
     ) -> Result<(), HoldError> {
         let print = print(found);
-        let Some(kind) = PlaceholderKind::of(found.status.kind) else { return Ok(()) };
+        let kind = PlaceholderKind::of(found.status.kind);
+        if kind != Some(self.wanted.kind) {
+            // It stays what it is, and the launcher that wants to bind on it may fail for that.
+            let wanted = if self.wanted.kind == PlaceholderKind::Dir { "directory" } else { "file" };
+            tracing::warn!("{} is there and is no {wanted}; it is left as it is", self.wanted.path.display());
+        }
+        let Some(kind) = kind else { return Ok(()) };
         let boot = manifest.boot.clone();
         if manifest.names(&print, &boot) {
             return Ok(());
