@@ -320,3 +320,60 @@ fn what_was_a_peer_and_left_before_it_was_first_read_is_followed_to_its_peers() 
     assert_eq!(snapshot(&live), snapshot(&world.scan()));
     assert!(live.pins().namespace(NamespaceId(1)).is_some_and(|known| known.table.mounts.len() == 2));
 }
+
+/// Applies each, notes what the kernel says of it, and looks whether what is known then is what is the case.
+#[track_caller]
+fn is_followed(world: &mut World, ops: &[Op]) {
+    let mut live = world.scan();
+    for op in ops {
+        live.note(&world.apply(op).expect("each sends an event"));
+    }
+    world.refresh(&mut live);
+    assert_eq!(snapshot(&live), snapshot(&world.scan()));
+}
+
+#[test]
+fn a_number_that_was_used_before_says_nothing_of_who_has_it_now() {
+    let mut world = World::start();
+    world.apply(&Op::Unshare { namespace: 0, slave: false });
+    world.apply(&Op::Share { namespace: 0, mount: 0 });
+    let ops = [
+        Op::Exit { namespace: 1 },
+        // The one of the same number is a peer of the first, and leaves it again.
+        Op::Unshare { namespace: 0, slave: false },
+        Op::Bind { namespace: 1, parent: 0, entry: 1 },
+        Op::Share { namespace: 1, mount: 0 },
+    ];
+    is_followed(&mut world, &ops);
+}
+
+/// The first passes on to the second, which passes on to the third.
+fn chain() -> World {
+    let mut world = World::start();
+    for op in [
+        Op::Share { namespace: 0, mount: 0 },
+        Op::Unshare { namespace: 0, slave: true },
+        Op::Share { namespace: 1, mount: 0 },
+        Op::Unshare { namespace: 1, slave: true },
+    ] {
+        world.apply(&op);
+    }
+    world
+}
+
+#[test]
+fn what_is_passed_on_where_nothing_shows_it_is_followed() {
+    let mut world = chain();
+    world.apply(&Op::Bind { namespace: 0, parent: 0, entry: 1 });
+    // It stays in the second, for something is mounted on it there, and goes in the third.
+    world.apply(&Op::Bind { namespace: 1, parent: 1, entry: 2 });
+    is_followed(&mut world, &[Op::Umount { namespace: 0, mount: 1 }]);
+}
+
+#[test]
+fn what_one_that_is_gone_passed_on_is_followed() {
+    let mut world = chain();
+    world.apply(&Op::Unshare { namespace: 0, slave: false });
+    // The fourth is read after the second, by which it reached the third.
+    is_followed(&mut world, &[Op::Bind { namespace: 3, parent: 0, entry: 1 }, Op::Exit { namespace: 1 }]);
+}
