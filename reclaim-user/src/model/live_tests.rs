@@ -73,19 +73,19 @@ impl World {
 
     /// Every mount that receives what happens on a mount of this group, as (namespace, mount id).
     fn receivers(&self, group: u64) -> Vec<(u64, u64)> {
-        let (mut seen, mut groups, mut found) = (BTreeSet::new(), vec![group], Vec::new());
+        let (mut seen, mut groups, mut found) = (BTreeSet::new(), vec![group], BTreeSet::new());
         while let Some(group) = groups.pop() {
             if group == 0 || !seen.insert(group) {
                 continue;
             }
             for (namespace, mounts) in &self.namespaces {
                 for mount in mounts.iter().filter(|mount| mount.peer_group == group || mount.master == group) {
-                    found.push((*namespace, mount.id.0));
+                    found.insert((*namespace, mount.id.0));
                     groups.push(mount.peer_group);
                 }
             }
         }
-        found
+        found.into_iter().collect()
     }
 
     /// Applies one operation; returns the event that the kernel would send.
