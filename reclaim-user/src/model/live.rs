@@ -318,7 +318,8 @@ impl Receivers {
     }
 
     /// Those that show whether anything came through any group from outside of all that is known: one peer of each, for what
-    /// reaches one reaches all. Where no peer is known, all that receive.
+    /// reaches one reaches all. Where no peer is known, all that receive. (What is taken away may stay on one peer, for
+    /// something is mounted on it there, and go elsewhere; it is believed in there until that is read, which only keeps.)
     fn witnesses(&self, stranger: NamespaceId) -> BTreeSet<NamespaceId> {
         let mut found = BTreeSet::new();
         for (group, receivers) in &self.by_group {
