@@ -125,7 +125,8 @@ fn try_once(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> R
     match worker {
         Worker::Service => {
             let client = Client::connect(&config.service.socket)?;
-            let mut answer = client.ask(&Request::Purge { id: id.to_string(), dry_run })?;
+            let mut answer =
+                client.ask(&Request::Purge { id: id.to_string(), dry_run, belongs: Some(config.belongs()) })?;
             Ok(answer.pointer_mut("/results/0").map(Value::take).unwrap_or_default())
         }
         Worker::Alone(alone) => {

@@ -51,6 +51,16 @@ pub enum ConfigError {
         /// The file.
         file: PathBuf,
     },
+    /// A service and who asks it go by configurations in which not the same belongs to ids.
+    #[error("this command goes by another configuration than the service, which read {}: `{table}` is configured {whose}; have the service read its file again (`systemctl reload`, or SIGHUP), or name that file with --config", file.display())]
+    Differs {
+        /// The file of the service.
+        file: PathBuf,
+        /// The first table that is in one of the two alone.
+        table: String,
+        /// In which of the two.
+        whose: &'static str,
+    },
     /// A root was named that is not configured.
     #[error("no root is called `{name}`; configured are: {known}")]
     UnknownRoot {

@@ -1,5 +1,6 @@
 //! The configuration in its checked form. Nothing behind this room ever sees the raw text.
 
+mod belongs;
 mod check;
 mod claims;
 pub mod duration;

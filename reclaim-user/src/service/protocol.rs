@@ -80,6 +80,10 @@ pub enum Request {
         /// Change nothing.
         #[serde(default)]
         dry_run: bool,
+        /// What belongs to ids by the configuration of who asks, as [`Config::belongs`](crate::config::Config::belongs) has
+        /// it. None from who has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        belongs: Option<Vec<String>>,
     },
 }
 
@@ -142,6 +146,7 @@ mod tests {
             r#"{"op":"sweep","roots":["x"],"dry_run":true,"entries":false}"#,
             r#"{"op":"settle"}"#,
             r#"{"op":"purge","id":"x","dry_run":true}"#,
+            r#"{"op":"purge","id":"x","dry_run":false,"belongs":["a","b"]}"#,
         ] {
             let request = parse(line.as_bytes()).expect(line);
             let written = serde_json::to_string(&request).expect("json");

@@ -211,10 +211,10 @@ impl Worker {
                 let _gone = answer.send(line);
                 Ok(())
             }
-            Message::Ask { peer, request: Request::Purge { id, dry_run }, answer } => {
+            Message::Ask { peer, request: Request::Purge { id, dry_run, belongs }, answer } => {
                 let line = match peer.is_root() {
                     false => protocol::error("only root may purge"),
-                    true => self.purge(&id, dry_run)?,
+                    true => self.purge(&id, dry_run, belongs.as_deref())?,
                 };
                 let _gone = answer.send(line);
                 Ok(())
@@ -232,8 +232,8 @@ impl Worker {
         }
     }
 
-    /// Removes all that belongs to an id, and gives the answer.
-    fn purge(&mut self, id: &str, dry_run: bool) -> Result<String, Error> {
+    /// Removes all that belongs to an id, and gives the answer. `belongs`: what does by the configuration of who asks.
+    fn purge(&mut self, id: &str, dry_run: bool, belongs: Option<&[String]>) -> Result<String, Error> {
         let id = match Id::parse(id.as_bytes()) {
             Ok(id) => id,
             Err(error) => return Ok(protocol::error(&error.to_string())),
@@ -242,7 +242,9 @@ impl Worker {
         let Self { engine, post, roots, loaded, states, output, .. } = self;
         let stop = Some(Arc::clone(&post.stop));
         let mut between = |engine: &mut Engine| post.attend(engine);
-        let purged = purge(roots, &loaded.config, engine, states, &id, dry_run, stop, &mut between);
+        let agreed = belongs.map_or(Ok(()), |belongs| loaded.agrees(belongs).map_err(Error::from));
+        let purged =
+            agreed.and_then(|()| purge(roots, &loaded.config, engine, states, &id, dry_run, stop, &mut between));
         Ok(match purged {
             Ok(report) => {
                 output.object(&report)?;

@@ -165,6 +165,12 @@ impl CommandTemplate {
         self.words.iter().map(|word| word.len() - word.matches(ID).count() * ID.len()).sum()
     }
 
+    /// The program and its arguments, as they are configured.
+    #[must_use]
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
     /// The program.
     #[must_use]
     pub fn program(&self) -> &str {

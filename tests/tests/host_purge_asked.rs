@@ -1,0 +1,82 @@
+//! How `reclaim purge` comes to its work: through which service, without one, by whose configuration, and until when.
+
+use nix::sys::signal::Signal;
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, wait_until};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Templates in directories of their own.
+fn config(host: &Host, directories: &[&str]) -> ConfigFile {
+    ConfigFile::write(host, []).tables(&tables(host, directories))
+}
+
+fn tables(host: &Host, directories: &[&str]) -> String {
+    let table = |directory: &&str| format!("\n[[owned]]\npath = '{}/{{id}}'\n", host.make_dir(directory).display());
+    directories.iter().map(table).collect()
+}
+
+fn make(host: &Host, directory: &str, id: &str) -> PathBuf {
+    host.make_file(format!("{directory}/{id}/file"), "text");
+    host.path(format!("{directory}/{id}"))
+}
+
+/// A service that never read what its callers go by does nothing for them, until it reads its file again.
+#[test]
+fn a_service_with_another_configuration_refuses() {
+    private_host(|host| {
+        let config = config(host, &["ws"]);
+        let reclaim = Reclaim::with(&config);
+        let service = Service::start(host, &config, &reclaim);
+        let (ours, cache) = (make(host, "ws", "abc"), make(host, "cache", "abc"));
+        let config = config.tables(&tables(host, &["cache"]));
+        for arguments in [&["purge", "abc"][..], &["purge", "abc", "--wait", "20s"], &["purge", "abc", "--dry-run"]] {
+            let finished = reclaim.run(arguments);
+            assert_eq!(finished.code(), 2, "{finished:?}");
+            let words = ["cache/{id}", "this command alone", "systemctl reload", "SIGHUP", "--config"];
+            assert!(words.iter().all(|words| finished.stderr.contains(words)), "{finished:?}");
+        }
+        assert!(ours.is_dir() && cache.is_dir());
+        // Whoever says nothing of its configuration goes by that of the service.
+        let answer = service.connect().ask(&json!({"op": "purge", "id": "abc", "dry_run": true}));
+        assert_eq!(answer.pointer("/results/0/type"), Some(&json!("purge")), "{answer}");
+        service.signal(Signal::SIGHUP);
+        wait_until("the configuration to be read again", Duration::from_secs(40), || {
+            service.log().contains("was read again").then_some(())
+        });
+        assert_eq!(reclaim.purge("abc", &[], 0).removed, 2);
+        assert!(!ours.exists() && !cache.exists());
+        // What the service has alone is a difference, too, and so is how something is removed.
+        let (ours, text) = (make(host, "ws", "abc"), config.to_toml());
+        let without = text.rsplit_once("\n[[owned]]").or_fail("a table").0.to_owned();
+        let otherwise = text.replace("ws/{id}'", "ws/{id}'\nremove = 'empty'");
+        for (text, words) in [(without, "that of the service alone"), (otherwise, "remove = \"empty\"")] {
+            config.write_text(&text);
+            let finished = reclaim.run(&["--json", "purge", "abc"]);
+            assert_eq!(finished.code(), 2, "{finished:?}");
+            assert!(finished.stderr.contains(words), "{finished:?}");
+            assert!(ours.is_dir());
+        }
+    });
+}
+
+/// The same of a root whose entries tell ids: its path and its names.
+#[test]
+fn a_root_that_tells_ids_otherwise_is_a_difference() {
+    private_host(|host| {
+        let root = |pattern: &str| Root::of(host).text("match", pattern).text("remove", "tree").text("min_age", "1h");
+        let mut config = ConfigFile::write(host, [root("^job-(?<id>[a-z]+)$")]);
+        let reclaim = Reclaim::with(&config);
+        let _service = Service::start(host, &config, &reclaim);
+        let entry = host.entry("job-abc");
+        config.change_roots([root("^job-(?<id>[a-z]+)(-[0-9]+)?$")]);
+        let finished = reclaim.run(&["purge", "abc"]);
+        assert_eq!(finished.code(), 2, "{finished:?}");
+        assert!(finished.stderr.contains("(-[0-9]+)?"), "{finished:?}");
+        assert!(entry.is_dir());
+        // What passes alone go by is none.
+        config.change_roots([root("^job-(?<id>[a-z]+)$").text("min_age", "2h").text("retain", "3h")]);
+        reclaim.purge("abc", &[], 0);
+        assert!(!entry.exists());
+    });
+}
