@@ -64,6 +64,17 @@ impl Outcome {
             Self::Usage => exit::USAGE,
         }
     }
+
+    /// What an error with this exit code comes to among other outcomes.
+    #[must_use]
+    pub fn of_code(code: u8) -> Self {
+        match code {
+            exit::WEAK => Self::Weak,
+            exit::BUSY => Self::Busy,
+            exit::USAGE => Self::Usage,
+            _ => Self::Failed,
+        }
+    }
 }
 
 impl From<Outcome> for ExitCode {

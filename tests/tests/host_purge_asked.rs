@@ -1,14 +1,21 @@
 //! How `reclaim purge` comes to its work: through which service, without one, by whose configuration, and until when.
 
 use nix::sys::signal::Signal;
-use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, wait_until};
+use reclaim_tests::{
+    Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Request, Root, Service, Subject, cases, private_host,
+    set_mode, wait_until,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Templates in directories of their own.
+cases! {
+    every_id_is_tried_and_the_worst_decides: service, scan;
+}
+
+/// Templates in directories of their own, and a root for passes that has nothing of an id.
 fn config(host: &Host, directories: &[&str]) -> ConfigFile {
-    ConfigFile::write(host, []).tables(&tables(host, directories))
+    ConfigFile::write(host, [Root::of(host)]).tables(&tables(host, directories))
 }
 
 fn tables(host: &Host, directories: &[&str]) -> String {
@@ -79,4 +86,32 @@ fn a_root_that_tells_ids_otherwise_is_a_difference() {
         reclaim.purge("abc", &[], 0);
         assert!(!entry.exists());
     });
+}
+
+/// Has a directory of templates held by another reclaimer, until that lets go of it.
+fn hold(host: &Host, directory: &str) -> Actor {
+    let store = host.make_dir(format!("{directory}/.reclaim"));
+    set_mode(&store, 0o700);
+    let mut other = Actor::start();
+    other.ask(&Request::Lock(store.into()));
+    other
+}
+
+fn every_id_is_tried_and_the_worst_decides(host: &Host, mode: Mode) {
+    let subject = Subject::start_with(host, mode, &config(host, &["ws", "cache"]));
+    let (busy, free) = (make(host, "cache", "d"), make(host, "ws", "f"));
+    let other = hold(host, "cache");
+    wait_until("the second id to go", Duration::from_secs(60), || {
+        let finished = subject.reclaim().run(&["purge", "d", "f"]);
+        assert_eq!(finished.code(), 5, "{finished:?}");
+        assert!(finished.stderr.contains(&other.pid().to_string()), "who holds it: {finished:?}");
+        assert!(busy.is_dir() && finished.stdout.contains("f: "), "{finished:?}");
+        (!free.exists()).then_some(())
+    });
+    // The worst decides, wherever it stands.
+    let (sandbox, _) = host.sandbox_with(&make(host, "ws", "f"));
+    let finished = subject.reclaim().run(&["purge", "d", "f", "d"]);
+    assert_eq!(finished.code(), 5, "{finished:?}");
+    assert_eq!(finished.stderr.matches("is held by").count(), 2, "{finished:?}");
+    drop(sandbox);
 }

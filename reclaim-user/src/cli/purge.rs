@@ -1,5 +1,6 @@
 //! `reclaim purge`: removal of all that belongs to an id.
 
+use super::complain;
 use super::context::{Context, warn_of_capabilities};
 use crate::config::{ConfigError, duration};
 use crate::error::{Error, Outcome, exit};
@@ -58,15 +59,22 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     let mut outcome = Outcome::Done;
     for id in &ids {
-        let told = loop {
+        let tried = loop {
             let tried = try_once(context, &mut worker, id, arguments.dry_run);
             let now = Instant::now();
             if now >= deadline || !may_pass(&tried) {
-                break tried?;
+                break tried;
             }
             std::thread::sleep(PAUSE.min(deadline - now));
         };
-        outcome = outcome.max(tell(context, &told)?);
+        // What keeps one id from being purged may be nothing to the next.
+        outcome = outcome.max(match tried {
+            Ok(told) => tell(context, &told)?,
+            Err(error) => {
+                complain(&error);
+                Outcome::of_code(error.code())
+            }
+        });
     }
     Ok(outcome)
 }
@@ -150,12 +158,7 @@ fn tell(context: &mut Context, told: &Value) -> Result<Outcome, Error> {
             let message = told.get("error").and_then(Value::as_str).unwrap_or("the service gave no answer");
             tracing::error!("{message}");
             let code = told.get("code").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
-            Ok(match code {
-                Some(exit::BUSY) => Outcome::Busy,
-                Some(exit::WEAK) => Outcome::Weak,
-                Some(exit::USAGE) => Outcome::Usage,
-                _ => Outcome::Failed,
-            })
+            Ok(code.map_or(Outcome::Failed, Outcome::of_code))
         }
     }
 }
