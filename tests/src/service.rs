@@ -88,6 +88,14 @@ impl Service {
         fs::read_to_string(&self.log).or_fail("read the log of the service")
     }
 
+    /// Whether the service has printed an object of this type.
+    #[track_caller]
+    #[must_use]
+    pub fn has_told(&self, kind: &str) -> bool {
+        let text = fs::read_to_string(&self.output).or_fail("read the output of the service");
+        text.lines().any(|line| line.contains(&format!("\"type\":\"{kind}\"")))
+    }
+
     /// The summaries that the service has printed, each checked.
     #[track_caller]
     #[must_use]

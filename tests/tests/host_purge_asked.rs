@@ -2,11 +2,13 @@
 
 use nix::sys::signal::Signal;
 use reclaim_tests::{
-    Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Request, Root, Service, Subject, cases, private_host,
-    set_mode, wait_until,
+    Actor, ConfigFile, Finished, Host, Mode, OrFail as _, Reclaim, Request, Root, Service, Subject, cases,
+    private_host, set_mode, wait_until,
 };
 use serde_json::json;
+use std::fs;
 use std::path::PathBuf;
+use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
 cases! {
@@ -114,4 +116,69 @@ fn every_id_is_tried_and_the_worst_decides(host: &Host, mode: Mode) {
     assert_eq!(finished.code(), 5, "{finished:?}");
     assert_eq!(finished.stderr.matches("is held by").count(), 2, "{finished:?}");
     drop(sandbox);
+}
+
+/// A purge that waits for a sandbox on a thread of its own, and what it ended with.
+fn wait_for(config: &ConfigFile) -> JoinHandle<Finished> {
+    let reclaim = Reclaim::with(config).within(Duration::from_secs(120));
+    spawn(move || reclaim.run(&["-v", "purge", "abc", "--wait", "90s"]))
+}
+
+/// Who waits goes on without a service that ends, and through one that comes.
+#[test]
+fn whoever_waits_outlives_services() {
+    private_host(|host| {
+        let config = config(host, &["ws"]);
+        let reclaim = Reclaim::with(&config);
+        let ours = make(host, "ws", "abc");
+        let (sandbox, _) = host.sandbox_with(&ours);
+        let asked = |service: &Service| {
+            wait_until("the service to be asked", Duration::from_secs(60), || service.has_told("purge").then_some(()));
+        };
+        let first = Service::start(host, &config, &reclaim);
+        let waiting = wait_for(&config);
+        asked(&first);
+        assert_eq!(first.terminate().code(), 0);
+        sleep(Duration::from_secs(2));
+        assert!(!waiting.is_finished(), "{:?}", waiting.join());
+        let told = config.socket().with_extension("sock.out");
+        fs::remove_file(told).or_fail("forget what the first one told");
+        let second = Service::start(host, &config, &reclaim);
+        asked(&second);
+        // One that has no time to say anything is outlived, too.
+        second.kill();
+        sleep(Duration::from_secs(1));
+        assert!(!waiting.is_finished() && ours.is_dir(), "{:?}", waiting.join());
+        sandbox.kill();
+        let finished = waiting.join().ok().or_fail("the purge");
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        assert!(!ours.exists());
+    });
+}
+
+/// What a service gave up because it was told to stop is not the answer to who waits.
+#[test]
+fn whoever_waits_goes_on_with_what_a_service_gave_up() {
+    private_host(|host| {
+        let slow = host.make_file("slow", "");
+        let directory = host.directory().display().to_string();
+        let program = host.make_file(
+            "bin/acme",
+            &format!("#!/bin/sh\ncd '{directory}'\ntouch begun\nwhile test -e slow; do sleep 0.1; done\nrm nets/$1\n"),
+        );
+        set_mode(&program, 0o755);
+        let net = host.make_file("nets/abc", "");
+        let managed = format!("\n[[owned]]\nremove = 'command'\ncommand = ['{}', '{{id}}']\n", program.display());
+        let config = config(host, &["ws"]).tables(&managed);
+        let ours = make(host, "ws", "abc");
+        let service = Service::start(host, &config, &Reclaim::with(&config));
+        let waiting = wait_for(&config);
+        wait_until("the manager to be asked", Duration::from_secs(60), || host.path("begun").exists().then_some(()));
+        assert_eq!(service.terminate().code(), 0);
+        assert!(net.exists() && ours.is_dir());
+        fs::remove_file(slow).or_fail("let the manager go on");
+        let finished = waiting.join().ok().or_fail("the purge");
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        assert!(!net.exists() && !ours.exists());
+    });
 }

@@ -55,7 +55,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     for id in &ids {
         purge::check(&context.loaded.config, id)?;
     }
-    let mut worker = choose(context, arguments.dry_run)?;
+    let mut worker = Some(choose(context, arguments.dry_run)?);
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     let mut outcome = Outcome::Done;
     for id in &ids {
@@ -82,7 +82,13 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
 /// Whether another try may end otherwise.
 fn may_pass(tried: &Result<Value, Error>) -> bool {
     match tried {
-        Ok(told) => text::may_pass(told) || told.get("code").and_then(Value::as_u64) == Some(exit::BUSY.into()),
+        Ok(told) => {
+            let code = told.get("code").and_then(Value::as_u64);
+            // Who ends leaves it to others to go on.
+            let is_stopped = told.get("stopped").and_then(Value::as_bool) == Some(true);
+            text::may_pass(told) || is_stopped || code == Some(exit::BUSY.into())
+        }
+        Err(Error::Client(error)) => error.is_gone(),
         Err(error) => error.code() == exit::BUSY,
     }
 }
@@ -102,10 +108,7 @@ fn choose(context: &Context, dry_run: bool) -> Result<Worker, Error> {
     // Who asks for one kind of evidence does not get whatever kind the service has.
     if context.evidence == EvidenceChoice::Auto {
         match Client::connect(&context.loaded.config.service.socket) {
-            Ok(_) => {
-                tracing::info!("through the service on {}", context.loaded.config.service.socket.display());
-                return Ok(Worker::Service);
-            }
+            Ok(_) => return Ok(through_service(context)),
             Err(ClientError::Nobody { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 tracing::warn!("a service may run, but its socket cannot be reached; purging without it");
             }
@@ -127,8 +130,33 @@ fn choose(context: &Context, dry_run: bool) -> Result<Worker, Error> {
     Ok(Worker::Alone(Box::new(Alone { roots, engine, states })))
 }
 
-/// One try: the report, or the error that the service gave in its place.
-fn try_once(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> Result<Value, Error> {
+fn through_service(context: &Context) -> Worker {
+    tracing::info!("through the service on {}", context.loaded.config.service.socket.display());
+    Worker::Service
+}
+
+/// One try: the report, or the error that the service gave in its place. Who does the work is chosen again where nobody is
+/// left to do it, and where a service has come that may be at the same work.
+fn try_once(context: &Context, worker: &mut Option<Worker>, id: &Id, dry_run: bool) -> Result<Value, Error> {
+    let config = &context.loaded.config;
+    let chosen = match worker.take() {
+        Some(Worker::Alone(_))
+            if context.evidence == EvidenceChoice::Auto && Client::connect(&config.service.socket).is_ok() =>
+        {
+            through_service(context)
+        }
+        Some(chosen) => chosen,
+        None => choose(context, dry_run)?,
+    };
+    let chosen = worker.insert(chosen);
+    let tried = purge_by(context, chosen, id, dry_run);
+    if matches!(&tried, Err(Error::Client(error)) if error.is_gone()) {
+        *worker = None;
+    }
+    tried
+}
+
+fn purge_by(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> Result<Value, Error> {
     let config = &context.loaded.config;
     match worker {
         Worker::Service => {
@@ -139,6 +167,9 @@ fn try_once(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> R
         }
         Worker::Alone(alone) => {
             let Alone { roots, engine, states } = &mut **alone;
+            // A directory may have come, gone or moved since the last try.
+            *roots = Roots::place(config);
+            engine.watch(roots.watch());
             let report = purge::purge(roots, config, engine, states, id, dry_run, None, &mut |_| {})?;
             Ok(serde_json::to_value(report).unwrap_or_default())
         }

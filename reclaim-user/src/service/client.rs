@@ -1,6 +1,6 @@
 //! The other end of the control socket: what commands ask a running service.
 
-use super::protocol::Request;
+use super::protocol::{ENDING, Request};
 use serde_json::Value;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -36,6 +36,17 @@ pub enum ClientError {
         /// What it said.
         message: String,
     },
+}
+
+impl ClientError {
+    /// Whether there is no service any more that could have answered.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Nobody { .. } | Self::Broken { .. } => true,
+            Self::Refused { message, .. } => message == ENDING,
+        }
+    }
 }
 
 /// A connection.

@@ -107,6 +107,9 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
     serde_json::from_value(value).map_err(|error| format!("the request `{}` is wrong: {error}", op.escape_debug()))
 }
 
+/// What a service says to whoever it can do nothing for any more.
+pub const ENDING: &str = "the service is ending";
+
 /// An answer that says what went wrong.
 #[must_use]
 pub fn error(message: &str) -> String {

@@ -22,7 +22,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Makes sure that an id names only what is its own, as far as the configuration tells. Nothing is looked at.
@@ -165,7 +165,7 @@ pub fn purge(
         })
         .collect();
     let state_dir = Some(config.service.state_dir.clone());
-    let options = PurgeOptions { dry_run, state_dir, settle_limit: Duration::from_secs(5), stop };
+    let options = PurgeOptions { dry_run, state_dir, settle_limit: Duration::from_secs(5), stop: stop.clone() };
     let failed = |source| Error::Purge { id: id.to_string(), source };
     let purged = removal::purge(&sites, &targets, engine, &options, between).map_err(failed)?;
     for (end, (target, purged)) in ends.iter_mut().filter(|end| end.is_asked).zip(targets.iter().zip(purged)) {
@@ -191,7 +191,9 @@ pub fn purge(
             TargetReport { name, verdict, reason, pins, detail, weaker_proof: weaker }
         }
     });
-    Ok(PurgeReport::of(id, told.collect(), dry_run))
+    let report = PurgeReport::of(id, told.collect(), dry_run);
+    let is_told = stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+    Ok(PurgeReport { stopped: is_told && report.refused + report.failed > 0, ..report })
 }
 
 /// What became of something of the id.

@@ -166,7 +166,7 @@ async fn converse(mut stream: UnixStream, peer: Peer, handle: &Handle) -> io::Re
             Err(message) => protocol::error(&message),
             Ok(request) => match handle.ask(peer, request).await {
                 Some(answer) => answer,
-                None => protocol::error("the service is ending"),
+                None => protocol::error(protocol::ENDING),
             },
         };
         write(&mut writing, &answer).await?;

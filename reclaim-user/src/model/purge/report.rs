@@ -83,6 +83,9 @@ pub struct PurgeReport {
     pub failed: usize,
     /// Nothing was changed.
     pub dry_run: bool,
+    /// Reclaim was told to stop before it was through, so another try may end otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 impl PurgeReport {
@@ -98,6 +101,7 @@ impl PurgeReport {
             failed: count(TargetVerdict::Failed),
             targets,
             dry_run,
+            stopped: false,
         }
     }
 }
