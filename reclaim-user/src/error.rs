@@ -164,6 +164,12 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
+    /// A signal came before the work was done. What was in hand is in order.
+    #[error("told to stop by a signal: {left}; run the command again")]
+    Stopped {
+        /// What was not done.
+        left: String,
+    },
     /// The service.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -205,6 +211,7 @@ impl Error {
             | Self::Hold(_)
             | Self::System { .. }
             | Self::NeedsRoot { .. }
+            | Self::Stopped { .. }
             | Self::Service(_)
             | Self::Client(_)
             | Self::Output(_) => exit::FAILED,

@@ -1,15 +1,20 @@
 //! How `reclaim purge` comes to its work: through which service, without one, by whose configuration, and until when.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use reclaim_tests::{
-    Actor, ConfigFile, Finished, Host, Mode, OrFail as _, Reclaim, Request, Root, Service, Subject, cases,
-    private_host, set_mode, wait_until,
+    Actor, ConfigFile, Finished, Host, Mode, OrFail as _, Reclaim, Request, Root, Service, Subject, alive, cases,
+    is_stopped, private_host, set_mode, wait_until,
 };
 use serde_json::json;
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 cases! {
     every_id_is_tried_and_the_worst_decides: service, scan;
@@ -180,5 +185,151 @@ fn whoever_waits_goes_on_with_what_a_service_gave_up() {
         let finished = waiting.join().ok().or_fail("the purge");
         assert_eq!(finished.code(), 0, "{finished:?}");
         assert!(!net.exists() && !ours.exists());
+    });
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).or_fail("a pid"))
+}
+
+/// Starts a command without a service, has it told to stop by a signal where it stands still by itself, and lets it go on.
+/// None when it never came there.
+fn told_at(step: &str, reclaim: &Reclaim, signal: Signal, arguments: &[&str]) -> Option<Finished> {
+    let stopping = reclaim.clone().variable("RECLAIM_TEST_STOP", step);
+    let mut command = stopping.command(arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().or_fail("start it");
+    let pid = pid_of(&child);
+    let mut is_told = false;
+    wait_until("it to end", LIMIT, || {
+        if is_stopped(pid) {
+            if !is_told {
+                kill(pid, signal).or_fail("tell it to stop");
+                is_told = true;
+            }
+            kill(pid, Signal::SIGCONT).or_fail("let it go on");
+        }
+        child.try_wait().or_fail("look at it")
+    });
+    let output = child.wait_with_output().or_fail("wait for it");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    is_told.then(|| Finished { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) })
+}
+
+/// What a purge has in hand gets its names back, and the ids behind it are told.
+#[test]
+fn a_purge_that_is_told_to_stop_gives_names_back() {
+    private_host(|host| {
+        let config = config(host, &["ws", "cache"]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let ours = [make(host, "ws", "abc"), make(host, "cache", "abc")];
+        let next = make(host, "ws", "next");
+        for (step, signal) in [
+            ("purge-begins", Signal::SIGTERM),
+            ("after-condemn", Signal::SIGTERM),
+            ("after-condemn", Signal::SIGINT),
+            ("after-confirm", Signal::SIGTERM),
+        ] {
+            let finished = wait_until("evidence enough to come to the step", LIMIT, || {
+                told_at(step, &reclaim, signal, &["purge", "abc", "next"])
+            });
+            assert_eq!(finished.code(), 1, "{step}: {finished:?}");
+            assert!(finished.stdout.contains("reclaim was told to stop"), "{step}: {finished:?}");
+            assert!(finished.stderr.contains("not purged: next"), "{step}: {finished:?}");
+            assert!(ours.iter().all(|path| path.join("file").is_file()) && next.is_dir(), "{step}: {finished:?}");
+            assert!(!["ws", "cache"].iter().any(|path| host.path(path).join(".reclaim").exists()), "{step}");
+        }
+        assert_eq!(reclaim.purge("abc", &[], 0).removed, 2);
+    });
+}
+
+/// The manager's command is ended with all that it started.
+#[test]
+fn a_purge_that_is_told_to_stop_ends_the_command() {
+    private_host(|host| {
+        let (managed, mark) = hanging(host);
+        let config = config(host, &["ws"]).tables(&managed);
+        let ours = make(host, "ws", "abc");
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let mut command = reclaim.command(&["purge", "abc", "--wait", "90s"]);
+        let child = command.stdout(Stdio::piped()).spawn().or_fail("start it");
+        wait_until("the command to run", LIMIT, || host.path("begun").exists().then_some(()));
+        assert!(!host.path("ws/abc").exists(), "it is condemned by then");
+        kill(pid_of(&child), Signal::SIGTERM).or_fail("tell it to stop");
+        let output = child.wait_with_output().or_fail("wait for it");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(1) && told.contains("reclaim was told to stop"), "{output:?}");
+        wait_until("the whole group to be gone", LIMIT, || (alive(&mark) == 0).then_some(()));
+        assert!(ours.join("file").is_file() && !host.path("ws/.reclaim").exists());
+    });
+}
+
+/// A manager whose command hangs: the table of it, and what its processes are known by.
+fn hanging(host: &Host) -> (String, String) {
+    let mark = format!("283.{}", std::process::id());
+    let script = format!("#!/bin/sh\ntouch '{}'\nsleep {mark} & sleep {mark}\n", host.path("begun").display());
+    let program = host.make_file("bin/acme", &script);
+    set_mode(&program, 0o755);
+    (format!("\n[[owned]]\nremove = 'command'\ncommand = ['{}', '{{id}}']\n", program.display()), mark)
+}
+
+/// A purge through a service has nothing to put in order, and the service goes on with it.
+#[test]
+fn a_purge_through_a_service_ends_at_once() {
+    private_host(|host| {
+        let (managed, mark) = hanging(host);
+        let config = config(host, &["ws"]).tables(&managed);
+        let service = Service::start(host, &config, &Reclaim::with(&config));
+        make(host, "ws", "abc");
+        let mut child = Reclaim::with(&config).command(&["purge", "abc", "--wait", "90s"]).spawn().or_fail("start it");
+        wait_until("the command to run", LIMIT, || host.path("begun").exists().then_some(()));
+        kill(pid_of(&child), Signal::SIGTERM).or_fail("tell it to stop");
+        let status = wait_until("it to end", Duration::from_secs(20), || child.try_wait().or_fail("look at it"));
+        assert_eq!(status.signal(), Some(15), "{status}");
+        assert!(alive(&mark) > 0, "the service goes on");
+        assert_eq!(service.terminate().code(), 0);
+    });
+}
+
+/// A second signal ends it at once; what it leaves behind comes back with the next command.
+#[test]
+fn a_second_signal_is_not_argued_with() {
+    private_host(|host| {
+        let config = config(host, &["ws"]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let ours = make(host, "ws", "abc");
+        let stopping = reclaim.clone().variable("RECLAIM_TEST_STOP", "after-condemn");
+        let mut child = stopping.command(&["purge", "abc"]).spawn().or_fail("start it");
+        wait_until("it to stand still", LIMIT, || is_stopped(pid_of(&child)).then_some(()));
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCONT] {
+            kill(pid_of(&child), signal).or_fail("send a signal");
+        }
+        let status = child.wait().or_fail("wait for it");
+        assert!(matches!(status.signal(), Some(2 | 15)), "{status}");
+        assert!(!ours.exists());
+        reclaim.run(&["purge", "other"]);
+        assert!(ours.join("file").is_file());
+    });
+}
+
+/// A sweep ends the step in hand, as a pass of the service does, and does not begin with the next root.
+#[test]
+fn a_sweep_that_is_told_to_stop_ends_the_step_in_hand() {
+    private_host(|host| {
+        let second = host.make_dir("second");
+        let config = ConfigFile::write(host, [Root::of(host), Root::at("second", &second)]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let stale: Vec<PathBuf> = (0..5).map(|number| host.entry(format!("stale-{number}"))).collect();
+        let other = host.make_dir("second/stale");
+        let finished = wait_until("evidence enough to come to the step", LIMIT, || {
+            told_at("after-condemn", &reclaim, Signal::SIGTERM, &["sweep"])
+        });
+        assert_eq!(finished.code(), 1, "{finished:?}");
+        assert!(finished.stderr.contains("told to stop by a signal"), "{finished:?}");
+        assert!(other.is_dir() && !finished.stdout.contains("second"), "{finished:?}");
+        assert!(host.condemned().is_empty(), "{finished:?}");
+        wait_until("the rest to go", LIMIT, || {
+            reclaim.sweep();
+            (!stale.iter().any(|path| path.exists()) && !other.exists()).then_some(())
+        });
     });
 }

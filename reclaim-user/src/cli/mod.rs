@@ -15,6 +15,7 @@ mod query;
 mod run;
 mod scan;
 mod status;
+mod stop;
 mod sweep;
 mod who;
 
@@ -222,7 +223,7 @@ fn start_log(globals: &Globals, service: bool) {
 /// The error, and where capabilities are missing what that means: a bare "permission denied" helps nobody.
 fn complain(error: &Error) {
     eprintln!("reclaim: {}", chain(error));
-    if error.code() != exit::FAILED || matches!(error, Error::Client(_) | Error::Hold(_)) {
+    if error.code() != exit::FAILED || matches!(error, Error::Client(_) | Error::Hold(_) | Error::Stopped { .. }) {
         return;
     }
     if let Some(hint) = capability::hint() {

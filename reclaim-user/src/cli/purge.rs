@@ -2,6 +2,7 @@
 
 use super::complain;
 use super::context::{Context, warn_of_capabilities};
+use super::stop::Stop;
 use crate::config::{ConfigError, duration};
 use crate::error::{Error, Outcome, exit};
 use crate::evidence::engine::{Engine, EvidenceChoice, Span};
@@ -55,17 +56,23 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     for id in &ids {
         purge::check(&context.loaded.config, id)?;
     }
+    let stop = Stop::listen()?;
     let mut worker = Some(choose(context, arguments.dry_run)?);
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     let mut outcome = Outcome::Done;
-    for id in &ids {
+    for (at, id) in ids.iter().enumerate() {
+        if stop.is_told() {
+            let left: Vec<&str> = ids[at..].iter().map(Id::as_str).collect();
+            return Err(Error::Stopped { left: format!("not purged: {}", left.join(", ")) });
+        }
         let tried = loop {
-            let tried = try_once(context, &mut worker, id, arguments.dry_run);
+            let tried = try_once(context, &mut worker, id, arguments.dry_run, &stop);
             let now = Instant::now();
-            if now >= deadline || !may_pass(&tried) {
+            if stop.is_told() || now >= deadline || !may_pass(&tried) {
                 break tried;
             }
-            std::thread::sleep(PAUSE.min(deadline - now));
+            // Nothing is in hand.
+            stop.at_once(|| std::thread::sleep(PAUSE.min(deadline - now)));
         };
         // What keeps one id from being purged may be nothing to the next.
         outcome = outcome.max(match tried {
@@ -137,7 +144,13 @@ fn through_service(context: &Context) -> Worker {
 
 /// One try: the report, or the error that the service gave in its place. Who does the work is chosen again where nobody is
 /// left to do it, and where a service has come that may be at the same work.
-fn try_once(context: &Context, worker: &mut Option<Worker>, id: &Id, dry_run: bool) -> Result<Value, Error> {
+fn try_once(
+    context: &Context,
+    worker: &mut Option<Worker>,
+    id: &Id,
+    dry_run: bool,
+    stop: &Stop,
+) -> Result<Value, Error> {
     let config = &context.loaded.config;
     let chosen = match worker.take() {
         Some(Worker::Alone(_))
@@ -149,20 +162,21 @@ fn try_once(context: &Context, worker: &mut Option<Worker>, id: &Id, dry_run: bo
         None => choose(context, dry_run)?,
     };
     let chosen = worker.insert(chosen);
-    let tried = purge_by(context, chosen, id, dry_run);
+    let tried = purge_by(context, chosen, id, dry_run, stop);
     if matches!(&tried, Err(Error::Client(error)) if error.is_gone()) {
         *worker = None;
     }
     tried
 }
 
-fn purge_by(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> Result<Value, Error> {
+fn purge_by(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool, stop: &Stop) -> Result<Value, Error> {
     let config = &context.loaded.config;
     match worker {
         Worker::Service => {
             let client = Client::connect(&config.service.socket)?;
-            let mut answer =
-                client.ask(&Request::Purge { id: id.to_string(), dry_run, belongs: Some(config.belongs()) })?;
+            let request = Request::Purge { id: id.to_string(), dry_run, belongs: Some(config.belongs()) };
+            // The service goes on with it, whatever becomes of who asked.
+            let mut answer = stop.at_once(|| client.ask(&request))?;
             Ok(answer.pointer_mut("/results/0").map(Value::take).unwrap_or_default())
         }
         Worker::Alone(alone) => {
@@ -170,7 +184,7 @@ fn purge_by(context: &Context, worker: &mut Worker, id: &Id, dry_run: bool) -> R
             // A directory may have come, gone or moved since the last try.
             *roots = Roots::place(config);
             engine.watch(roots.watch());
-            let report = purge::purge(roots, config, engine, states, id, dry_run, None, &mut |_| {})?;
+            let report = purge::purge(roots, config, engine, states, id, dry_run, Some(stop.flag()), &mut |_| {})?;
             Ok(serde_json::to_value(report).unwrap_or_default())
         }
     }

@@ -1,6 +1,7 @@
 //! `reclaim sweep`: one pass now.
 
 use super::context::{Context, warn_of_capabilities};
+use super::stop::Stop;
 use crate::error::{Error, Outcome, chain, exit};
 use crate::evidence::engine::{EvidenceChoice, Span};
 use crate::model::report::{PassSummary, Verdict};
@@ -47,6 +48,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
 }
 
 fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error> {
+    let stop = Stop::listen()?;
     let roots = context.roots()?;
     warn_of_capabilities();
     let mut engine = roots.engine(context.evidence, Span::Command)?;
@@ -56,6 +58,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
         dry_run: arguments.dry_run,
         per_entry: context.verbose > 0,
         state_dir: Some(context.loaded.config.service.state_dir.clone()),
+        stop: Some(stop.flag()),
         ..PassOptions::default()
     };
     let progress = Progress::new(std::io::stderr().is_terminal() && !context.output.json());
@@ -67,6 +70,9 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
     for (at, name) in names.iter().enumerate() {
         if !arguments.roots.is_empty() && !arguments.roots.contains(name) {
             continue;
+        }
+        if stop.is_told() {
+            break;
         }
         progress.begin(name);
         let output = &mut context.output;
@@ -122,7 +128,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             },
         }
     }
-    if arguments.roots.is_empty() && !arguments.dry_run {
+    if arguments.roots.is_empty() && !arguments.dry_run && !stop.is_told() {
         for at in roots.parents() {
             // What purges left behind where no pass looks for entries.
             let name = roots.at(at).config.name.clone();
@@ -132,14 +138,17 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             }
         }
     }
-    if arguments.roots.is_empty() && !arguments.dry_run {
+    if arguments.roots.is_empty() && !arguments.dry_run && !stop.is_told() {
         drop(engine);
         let scope = Scope { user: None, patience: HOLDS_PATIENCE };
         let mut prover = Prover::Alone(context.evidence);
-        if let Err(error) = holds::settle(&context.loaded.config, scope, &mut prover, None) {
+        if let Err(error) = holds::settle(&context.loaded.config, scope, &mut prover, Some(&stop.flag())) {
             tracing::error!("{}", chain(&error));
             outcome = outcome.max(Outcome::Failed);
         }
+    }
+    if stop.is_told() {
+        first.get_or_insert(Error::Stopped { left: "not all of the roots were swept to their ends".to_owned() });
     }
     first.map_or(Ok(outcome), Err)
 }

@@ -111,6 +111,9 @@ pub struct PurgeOptions {
     pub stop: Option<Arc<AtomicBool>>,
 }
 
+/// Why nothing was removed although nothing spoke against it.
+const STOPPED: &str = "reclaim was told to stop";
+
 /// What became of a target.
 #[derive(Clone, Debug)]
 pub struct Purged {
@@ -211,6 +214,10 @@ fn act<E: EvidenceSource>(
             false => Purged::of(TargetVerdict::WouldRemove),
         };
         return Ok(looked.into_iter().map(|looked| looked.map_or_else(|purged| purged, |_| spared())).collect());
+    }
+    if options.is_stopped() {
+        let stopped = || Purged::refused(Denied { detail: Some(STOPPED.to_owned()), ..Denied::of(Reason::Failed) });
+        return Ok(looked.into_iter().map(|looked| looked.map_or_else(|purged| purged, |_| stopped())).collect());
     }
     together::remove(open, targets, looked, evidence, options, between)
 }

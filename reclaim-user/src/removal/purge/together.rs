@@ -1,7 +1,7 @@
 //! All or none: condemn, wait, confirm, run commands, decide, remove.
 
 use super::look::{Looked, Passed, explained, unproved};
-use super::{EntryTarget, Open, PurgeOptions, Purged, Target};
+use super::{EntryTarget, Open, PurgeOptions, Purged, STOPPED, Target};
 use crate::config::RemoveRule;
 use crate::evidence::source::{EvidenceSource, Settled};
 use crate::model::fence::FileKind;
@@ -72,6 +72,10 @@ pub(super) fn remove<E: EvidenceSource>(
         }
     }
     crash::step("after-confirm");
+    // From here on commands hear of it themselves, and what is decided is left to the next purge.
+    if let Some(first) = work.first().filter(|_| options.is_stopped()) {
+        return Ok(work.give_back(failure(first, STOPPED.to_owned())));
+    }
     let mut go_on = options.turns(evidence, between);
     if let Err(denied) = work.run_commands(&mut go_on) {
         return Ok(work.give_back(denied));
