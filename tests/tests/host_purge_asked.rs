@@ -8,8 +8,9 @@ use reclaim_tests::{
 };
 use serde_json::json;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
@@ -215,6 +216,12 @@ fn told_at(step: &str, reclaim: &Reclaim, signal: Signal, arguments: &[&str]) ->
     is_told.then(|| Finished { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) })
 }
 
+/// When something was last moved or changed.
+fn changed(path: &Path) -> (i64, i64) {
+    let status = path.symlink_metadata().or_fail("look at it");
+    (status.ctime(), status.ctime_nsec())
+}
+
 /// What a purge has in hand gets its names back, and the ids behind it are told.
 #[test]
 fn a_purge_that_is_told_to_stop_gives_names_back() {
@@ -229,9 +236,14 @@ fn a_purge_that_is_told_to_stop_gives_names_back() {
             ("after-condemn", Signal::SIGINT),
             ("after-confirm", Signal::SIGTERM),
         ] {
-            let finished = wait_until("evidence enough to come to the step", LIMIT, || {
-                told_at(step, &reclaim, signal, &["purge", "abc", "next"])
+            let (changed, finished) = wait_until("evidence enough to come to the step", LIMIT, || {
+                Some((changed(&ours[0]), told_at(step, &reclaim, signal, &["purge", "abc", "next"])?))
             });
+            assert_eq!(
+                changed == self::changed(&ours[0]),
+                step == "purge-begins",
+                "whether it was moved: {finished:?}"
+            );
             assert_eq!(finished.code(), 1, "{step}: {finished:?}");
             assert!(finished.stdout.contains("reclaim was told to stop"), "{step}: {finished:?}");
             assert!(finished.stderr.contains("not purged: next"), "{step}: {finished:?}");

@@ -128,7 +128,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             },
         }
     }
-    if arguments.roots.is_empty() && !arguments.dry_run && !stop.is_told() {
+    if arguments.roots.is_empty() && !arguments.dry_run {
         for at in roots.parents() {
             // What purges left behind where no pass looks for entries.
             let name = roots.at(at).config.name.clone();
@@ -138,7 +138,7 @@ fn alone(context: &mut Context, arguments: &Arguments) -> Result<Outcome, Error>
             }
         }
     }
-    if arguments.roots.is_empty() && !arguments.dry_run && !stop.is_told() {
+    if arguments.roots.is_empty() && !arguments.dry_run {
         drop(engine);
         let scope = Scope { user: None, patience: HOLDS_PATIENCE };
         let mut prover = Prover::Alone(context.evidence);
