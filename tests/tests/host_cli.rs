@@ -77,7 +77,10 @@ fn a_bad_root_is_refused() {
         let below_link = link.join("stale");
         let inner = host.root().join("inner");
         let slash = Path::new("/");
-        let roots: [(&str, Vec<Root>, &[&str]); 8] = [
+        let [template, braces] = [host.path("ws/{id}").display().to_string(), "a}".to_owned()];
+        let roots: [(&str, Vec<Root>, &[&str]); 10] = [
+            ("the text of a template as its name", vec![Root::at(&template, &host.root())], &["root.name", "letters"]),
+            ("a brace in its name", vec![Root::at(&braces, &host.root())], &["root.name", "letters"]),
             ("a link", vec![Root::at("root", &link)], &["path", "link"]),
             ("below a link", vec![Root::at("root", &below_link)], &["path", "link"]),
             ("the root of the system", vec![Root::at("root", slash)], &["path"]),

@@ -106,6 +106,11 @@ fn root(source: &Source<'_>, at: &Range<usize>, raw: Root, notes: &mut Vec<Strin
     if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(source.wrong(name_at, "root.name", "is empty or holds spaces", "use letters, digits, `-` and `_`"));
     }
+    // What is known of the directory of a template is kept under the template's text.
+    if name.contains(['/', '{', '}']) {
+        let what = format!("`{name}` holds `/`, `{{` or `}}`, by which templates are told from roots");
+        return Err(source.wrong(name_at, "root.name", what, "use letters, digits, `-` and `_`"));
+    }
     let (path, path_at) = path(source, "root.path", &place)?
         .ok_or_else(|| missing("root.path", "name the directory whose children may go: path = \"/...\""))?;
     usable(source, &path, path_at)?;

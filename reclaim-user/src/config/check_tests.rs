@@ -36,6 +36,8 @@ fn every_fault_names_line_key_and_remedy() {
         ("[[root]]\npath = \"/a\"\n".into(), 1, "`root.name`", "name ="),
         ("[[root]]\nname = \"a\"\n".into(), 1, "`root.path`", "path ="),
         ("[[root]]\nname = \"\"\npath = \"/a\"\n".into(), 2, "`root.name`", "letters"),
+        ("[[root]]\nname = \"/no/{id}\"\npath = \"/a\"\n".into(), 2, "`root.name`", "letters"),
+        ("[[root]]\nname = \"a{b\"\npath = \"/a\"\n".into(), 2, "`root.name`", "letters"),
         ("[[root]]\nname = \"a\"\npath = \"a/b\"\n".into(), 3, "`root.path`", "begin it with /"),
         ("[[root]]\nname = \"a\"\npath = \"/\"\n".into(), 3, "`root.path`", "name the directory"),
         ("[[root]]\nname = \"a\"\npath = \"/tmp/../etc\"\n".into(), 3, "`root.path`", "without `..`"),
