@@ -49,10 +49,20 @@ fn run_with(
     evidence: &mut Evidence,
     options: &PurgeOptions,
 ) -> Result<Vec<Purged>, RemovalError> {
+    run_between(room, rules, evidence, options, &mut |_| {})
+}
+
+fn run_between(
+    room: &Room,
+    rules: &RootConfig,
+    evidence: &mut Evidence,
+    options: &PurgeOptions,
+    between: &mut dyn FnMut(&mut Evidence),
+) -> Result<Vec<Purged>, RemovalError> {
     let location = evidence.location.clone();
     let path = room.root();
     let site = Site { path: &path, index: 0, location: Some(&location) };
-    purge(&[site], &["a", "b"].map(|name| target(0, name, rules)), evidence, options, &mut |_| {})
+    purge(&[site], &["a", "b"].map(|name| target(0, name, rules)), evidence, options, between)
 }
 
 fn run(room: &Room, evidence: &mut Evidence) -> [(TargetVerdict, Option<Reason>); 2] {
@@ -191,7 +201,7 @@ fn a_swap_before_it_is_condemned_is_undone() {
 }
 
 #[test]
-fn what_cannot_be_removed_stays_condemned_and_is_told() {
+fn a_stop_before_the_decision_gives_both_back() {
     let room = room();
     let stop = Arc::new(AtomicBool::new(false));
     let asked = PurgeOptions { stop: Some(Arc::clone(&stop)), ..options() };
@@ -199,7 +209,21 @@ fn what_cannot_be_removed_stays_condemned_and_is_told() {
     evidence.while_condemned = Some(Box::new(move || stop.store(true, Ordering::Relaxed)));
     let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
     let purged = run_with(&room, &rules, &mut evidence, &asked).unwrap();
-    // A stop comes between: what was decided on is told, whichever of it is left.
+    assert_eq!([0, 1].map(|at| (purged[at].verdict, purged[at].reason)), [refused(Reason::Failed), KEPT]);
+    expect_both_back(&room);
+}
+
+#[test]
+fn what_cannot_be_removed_stays_condemned_and_is_told() {
+    let room = room();
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = PurgeOptions { stop: Some(Arc::clone(&stop)), ..options() };
+    let mut evidence = Evidence::of(&room);
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    // A stop comes while trees are removed: what was decided on is told, whichever of it is left.
+    let mut between = |_: &mut Evidence| stop.store(true, Ordering::Relaxed);
+    let purged = run_between(&room, &rules, &mut evidence, &asked, &mut between).unwrap();
+    assert!(purged.iter().any(|purged| purged.verdict == TargetVerdict::Failed), "{purged:?}");
     for (name, purged) in ["a", "b"].iter().zip(purged) {
         let is_left = names(&room.root()).contains(&".reclaim".to_owned())
             && names(&room.entry(".reclaim"))
