@@ -1,7 +1,8 @@
 //! What another manager owns: its own command removes it, in a purge and in a pass.
 
 use reclaim_tests::{
-    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, alive, claim_places, private_host, set_mode, wait_until,
+    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, alive, claim_places, private_host, run_to_end, set_mode,
+    wait_until,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -237,6 +238,61 @@ fn a_failing_command_is_tried_rarely() {
         let seen = service.passes().len();
         service.wait_for_passes(seen + 5);
         assert_eq!(calls(host).len(), 1, "once a minute at most");
+    });
+}
+
+/// Which program that would be depends on where the caller stands.
+#[test]
+fn a_program_by_a_path_that_is_not_whole_is_refused() {
+    private_host(|host| {
+        let program = manager(host, "exit 0");
+        let whole = program.display().to_string();
+        let ours = host.make_dir("ws/abc");
+        host.entry("vol-1");
+        let net = |command: &str, present: &str| {
+            format!(
+                "\n[[owned]]\nremove = 'command'\ncommand = ['{command}', '{{id}}']\npresent = ['{present}', '{{id}}', '?']\n"
+            )
+        };
+        let path = format!(
+            "\n[[owned]]\npath = '{}/ws/{{id}}'\nremove = 'command'\ncommand = ['bin/acme', '{{id}}']\n",
+            host.directory().display()
+        );
+        let root = Root::of(host);
+        let of_root = root.clone().text("remove", "command").raw("command", "['./bin/acme', '{name}']");
+        let claimed = root.clone().raw("claims", "{ command = ['bin/acme'] }");
+        for (root, tables, key) in [
+            (of_root, String::new(), "root.command"),
+            (claimed, String::new(), "root.claims.command"),
+            (root.clone(), path, "owned.command"),
+            (root.clone(), net("bin/acme", &whole), "owned.command"),
+            (root, net(&whole, "../acme"), "owned.present"),
+        ] {
+            let config = ConfigFile::write(host, [root]).tables(&tables);
+            for arguments in [&["purge", "abc"][..], &["sweep"]] {
+                let mut command = with_scan(&config).command(arguments);
+                let finished = run_to_end(command.current_dir(host.directory()), Duration::from_secs(40));
+                assert_eq!(finished.code(), 2, "{key}: {finished:?}");
+                let words = [key, "give its whole path, or its name alone, which is looked for in PATH", ".toml:"];
+                assert!(words.iter().all(|words| finished.stderr.contains(words)), "{key}: {finished:?}");
+            }
+        }
+        assert!(ours.is_dir() && calls(host).is_empty());
+    });
+}
+
+#[test]
+fn a_command_runs_in_the_root_directory() {
+    private_host(|host| {
+        let directory = host.directory().display();
+        manager(host, &format!("pwd >> '{directory}/where'; rm -r '{directory}'/managed/\"$2\""));
+        let config = config(host, "");
+        make(host, "abc");
+        wait_until("a purge without a doubt", Duration::from_secs(90), || {
+            let mut command = with_scan(&config).command(&["purge", "abc"]);
+            run_to_end(command.current_dir(host.directory()), Duration::from_secs(40)).status.success().then_some(())
+        });
+        assert_eq!(fs::read_to_string(host.path("where")).or_fail("where it ran"), "/\n");
     });
 }
 

@@ -66,6 +66,8 @@ fn every_fault_names_line_key_and_remedy() {
         (root("claims = { file = \"x\" }"), 4, "`root.claims.file`", "begin it with /"),
         (root("claims = { command = \"acme list\" }"), 4, "`root.claims.command`", "claims = {"),
         (root("claims = { command = [] }"), 4, "`root.claims.command`", "claims = {"),
+        (root("claims = { command = [\"bin/acme\"] }"), 4, "`root.claims.command`", "give its whole path"),
+        (root("remove = \"command\"\ncommand = [\"./acme\", \"{name}\"]"), 5, "`root.command`", "give its whole path"),
         (root("claims = { command = [\"a\", 7] }"), 4, "`root.claims.command`", "claims = {"),
         (root("claims = { file = \"/x\", timeout = \"0s\" }"), 4, "`root.claims.timeout`", "some time"),
         (root("claims = { file = \"/x\", shell = true }"), 4, "`root.claims.shell`", "known here are"),

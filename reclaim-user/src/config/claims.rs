@@ -3,6 +3,7 @@
 use super::error::ConfigError;
 use super::raw::{Field, Source};
 use super::table::Inner;
+use crate::model::purge::program_fault;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,6 +54,9 @@ pub(super) fn read(source: &Source<'_>, field: &Field) -> Result<Option<ClaimsCo
                     if words.first().is_some_and(|program| !program.is_empty())
                         && words.iter().all(|word| !word.contains('\0')) =>
                 {
+                    if let Some(fault) = program_fault(&words[0]) {
+                        return Err(table.wrong("command", &fault.what, fault.remedy));
+                    }
                     ClaimsSource::Command(words)
                 }
                 _ => return Err(table.wrong("command", "must be a list of strings, a program first", REMEDY)),

@@ -60,6 +60,8 @@ fn every_fault_names_line_key_and_remedy() {
         (by("command = \"acme rm\""), 4, "`owned.command`", "[\"acme\", \"rm\", \"{id}\"]"),
         (by("command = []"), 4, "`owned.command`", "name the program"),
         (by("command = [\"acme\", 1]"), 4, "`owned.command`", "name the program"),
+        (by("command = [\"bin/acme\", \"{id}\"]"), 4, "`owned.command`", "give its whole path"),
+        (net("present = [\"./acme\", \"{id}\"]"), 4, "`owned.present`", "give its whole path"),
         (by("command = [\"acme\", \"rm\"]"), 4, "`owned.command`", "put {id}, {name} or {path}"),
         (by("command = [\"acme\", \"{pid}\"]"), 4, "`owned.command`", "use {id}, {name} or {path}"),
         (by("command = [\"acme\", \"{id}\"]\ntimeout = \"0s\""), 5, "`owned.timeout`", "give it some time"),

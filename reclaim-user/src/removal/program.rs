@@ -64,7 +64,9 @@ pub(super) fn run(
         return Err(format!("`{called}` was not started: reclaim was told to stop"));
     }
     let mut process = Command::new(program);
-    process.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    // In `/`: the same wherever the caller stands, and no file system is kept busy by it.
+    process.args(arguments).current_dir("/").process_group(0);
+    process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = process.spawn().map_err(|error| format!("`{called}` cannot be started: {error}"))?;
     let words = child.stderr.take().map(listen);
     match wait(&mut child, limit, go_on) {

@@ -54,6 +54,9 @@ impl CommandTemplate {
         if program.is_empty() || program.contains(['{', '}']) {
             return fault("names no program".to_owned(), "the first word is the program, without braces");
         }
+        if let Some(fault) = program_fault(program) {
+            return Err(fault);
+        }
         if words.iter().any(|word| word.contains('\0')) {
             return fault("holds a NUL".to_owned(), "no argument can hold one: take it out");
         }
@@ -182,6 +185,15 @@ impl fmt::Display for CommandTemplate {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.words.join(" "))
     }
+}
+
+/// What is wrong with the name of a program: which one a path that is not whole leads to depends on who runs it where.
+#[must_use]
+pub fn program_fault(program: &str) -> Option<CommandFault> {
+    (program.contains('/') && !program.starts_with('/')).then(|| CommandFault {
+        what: format!("`{}` is a path that does not begin with /", program.escape_debug()),
+        remedy: "give its whole path, or its name alone, which is looked for in PATH",
+    })
 }
 
 /// A word in its pieces: text, and places that are to be filled.

@@ -6,7 +6,7 @@ mod id;
 mod report;
 mod template;
 
-pub use command::{CommandFault, CommandTemplate, Places};
+pub use command::{CommandFault, CommandTemplate, Places, program_fault};
 pub use id::{Id, IdError, IdFault};
 pub use report::{PurgeReport, TargetName, TargetReport, TargetVerdict};
 pub use template::{ExpandError, Template, TemplateFault, shared_by, told_otherwise};
