@@ -183,8 +183,9 @@ impl LiveSet {
                     self.due.extend(self.receivers.witnesses(namespace));
                 }
                 self.due.remove(&namespace);
+                // Once: two that are gone and kept for a gap would have each other read for ever.
+                self.receivers.remove(namespace);
                 if !self.gap {
-                    self.receivers.remove(namespace);
                     self.pins.remove(namespace);
                 }
             }

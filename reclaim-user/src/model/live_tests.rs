@@ -391,3 +391,29 @@ fn what_one_that_is_gone_passed_on_is_followed() {
     // The fourth is read after the second, by which it reached the third.
     is_followed(&mut world, &[Op::Bind { namespace: 3, parent: 0, entry: 1 }, Op::Exit { namespace: 1 }]);
 }
+
+/// Two that are gone, each passing on to what the other receives from, are read once each, whatever was lost before.
+#[test]
+fn what_is_gone_is_read_to_an_end() {
+    let mut world = chain();
+    world.apply(&Op::Share { namespace: 2, mount: 0 });
+    world.apply(&Op::Unshare { namespace: 1, slave: false });
+    world.apply(&Op::Unshare { namespace: 2, slave: false });
+    let mut live = world.scan();
+    live.lost(1);
+    for namespace in [4, 3, 2, 1] {
+        live.note(&world.apply(&Op::Exit { namespace }).expect("it exits"));
+    }
+    let mut readings = 0;
+    loop {
+        for namespace in live.take_due() {
+            live.read(namespace, world.table(namespace.0).map_or(Reading::Gone, Reading::Table));
+            readings += 1;
+            assert!(readings < 100, "it has no end");
+        }
+        if !live.is_due() {
+            break;
+        }
+    }
+    assert!(live.pins().knows(NamespaceId(2)), "kept for the gap");
+}
