@@ -1,6 +1,6 @@
 //! What a purge condemned and could not remove: told once, listed, told to whoever purges again, and removed when that works.
 
-use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, set_immutable};
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, set_immutable, set_mode};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -154,6 +154,32 @@ fn what_was_given_back_where_no_pass_looks_is_not_listed() {
         let ended = reclaim.run(&["sweep"]);
         assert!(ended.code() == 0 && ended.stderr.contains("restored") && file.exists(), "{ended:?}");
         assert!(stuck(&reclaim).is_empty());
+    });
+}
+
+/// A purge is told what goes, so claims have a say only in what lies condemned there, which passes have judged by them.
+#[test]
+fn claims_are_read_where_something_is_left_and_not_else() {
+    private_host(|host| {
+        let asked = host.path("asked");
+        let claims = host.make_file("claims", &format!("#!/bin/sh\ntouch {}\nexit 1\n", asked.display()));
+        set_mode(&claims, 0o755);
+        let root = Root::of(host).text("match", r"^job-(?<id>[a-z0-9]+)$").text("remove", "tree");
+        let root = root.raw("claims", &format!("{{ command = ['{}'] }}", claims.display()));
+        let reclaim = Reclaim::with(&ConfigFile::write(host, [root])).evidence("scan");
+        set_immutable(&host.make_file("root/job-a/stays", "text"), true);
+        host.make_file("root/job-b/goes", "text");
+        assert_eq!(reclaim.run(&["purge", "a"]).code(), 1);
+        assert!(!asked.exists(), "nothing was left when it was purged");
+        let ended = reclaim.run(&["purge", "b"]);
+        assert!(asked.exists() && ended.stderr.contains("claims cannot be read"), "{ended:?}");
+        let back = host.root().join("job-a/stays");
+        assert!(ended.code() == 0 && back.exists() && !host.root().join("job-b").exists(), "{ended:?}");
+        fs::remove_file(&asked).or_fail("forget that it was asked");
+        set_immutable(&back, false);
+        let ended = reclaim.run(&["purge", "a"]);
+        assert!(ended.code() == 0 && !back.exists(), "{ended:?}");
+        assert!(!asked.exists() && !ended.stderr.contains("claims"), "{ended:?}");
     });
 }
 

@@ -149,7 +149,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
         if !self.options.dry_run && !self.options.leftovers_only {
             windows.note(self.rules.retain, super::examine::now());
         }
-        self.hear();
+        // Where nothing is listed, words are heard before what lies condemned is judged, and nothing lies there most times.
+        if !self.options.leftovers_only {
+            self.hear();
+        }
         if self.options.dry_run {
             self.count_leftovers()?;
         } else if let Some(store) = Store::open_existing(&self.root, false)? {
