@@ -123,6 +123,14 @@ pub struct Remarks {
     /// The root is retired, since then, and was not looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retired_since: Option<String>,
+    /// The pass was cut short for a request that waited for it, whatever was left of its budget.
+    #[serde(skip_serializing_if = "is_false")]
+    pub cut: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A name as bytes that is written as text, lossily, with the exact bytes beside it where that loses something.

@@ -112,7 +112,7 @@ fn hear(
             return Err(overdue(timeout));
         }
         if !go_on() {
-            return Err("was killed, since reclaim ends".to_owned());
+            return Err("was killed, since the pass ends".to_owned());
         }
         let wait = PollTimeout::try_from(TURN).unwrap_or(PollTimeout::ZERO);
         let mut ready = [(output_open, output.as_fd()), (complaints_open, complaints.as_fd())]

@@ -105,8 +105,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
             self.breathe();
             self.collect();
             // Names of the pile are looked at even then: there are no more of them than its threshold.
-            // One piece is always made: else a start that takes all of the budget would leave every pass where it began.
-            if work.again.is_empty() && self.is_over() && (looked || self.is_stopped()) {
+            // One piece is always made: else a start that takes all of the budget would leave every pass where it began. Who
+            // calls a pass off sees to that himself.
+            if work.again.is_empty() && self.is_over() && (looked || self.is_called_off()) {
                 self.truncated = true;
                 let pile_met = self.rules.pile.is_some() && work.pile.is_open();
                 // The place behind the last name is a mark of the end on some file systems: nothing lies behind it.

@@ -9,7 +9,7 @@ use crate::model::windows::Windows;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How a pass is made.
@@ -30,6 +30,8 @@ pub struct PassOptions {
     pub settle_limit: Duration,
     /// Once true, the step in hand is finished and the pass ends.
     pub stop: Option<Arc<AtomicBool>>,
+    /// Once true, somebody waits for this pass: it ends as at the end of its budget, and is to be made again soon.
+    pub cut: Option<Arc<AtomicBool>>,
     /// Where it is written which entries are kept and which roots are retired; none: nothing is.
     pub state_dir: Option<PathBuf>,
 }
@@ -44,9 +46,26 @@ impl Default for PassOptions {
             held_leases: usize::MAX,
             settle_limit: Duration::from_secs(5),
             stop: None,
+            cut: None,
             state_dir: None,
         }
     }
+}
+
+impl PassOptions {
+    /// Whether the pass was told to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        is_set(self.stop.as_ref())
+    }
+
+    /// Whether somebody waits for the pass.
+    pub(super) fn is_cut(&self) -> bool {
+        is_set(self.cut.as_ref())
+    }
+}
+
+fn is_set(flag: Option<&Arc<AtomicBool>>) -> bool {
+    flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// What is remembered of a root between passes. Start with the default, or where an earlier run was cut short.

@@ -24,7 +24,6 @@ use nix::fcntl::Flock;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longest piece of work between two calls of `between`.
@@ -32,6 +31,10 @@ pub(super) const PIECE: Duration = Duration::from_millis(40);
 
 /// Shortest time that mount calls in flight are given, however little is left of the budget.
 const SETTLE_LEAST: Duration = Duration::from_millis(250);
+
+/// How long programs that tell what is to be kept have, once somebody waits for the pass and entries are condemned: that is
+/// enough for most, and what is not heard in time has its name back.
+const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes one pass over a root: leftovers first, then its entries from where the pass before was cut short.
 ///
@@ -93,7 +96,7 @@ pub fn pass<E: EvidenceSource>(
     let Pass { mut report, claim, truncated, store, root, state, evidence, .. } = pass;
     evidence.guard(None);
     // A dry run finds out of nothing whether it can be removed.
-    let is_real = result.is_ok() && !options.dry_run;
+    let is_real = matches!(result, Ok(true)) && !options.dry_run;
     let is_through = is_real && !truncated && !options.leftovers_only;
     if options.leftovers_only {
         report.troubles.forget_given_back();
@@ -106,7 +109,8 @@ pub fn pass<E: EvidenceSource>(
     if let Some(store) = store {
         store.close(&root);
     }
-    result.map(|()| summary(rules, report, claim, options, truncated, begun))
+    report.remarks.cut = truncated && options.is_cut();
+    result.map(|_| summary(rules, report, claim, options, truncated, begun))
 }
 
 /// What the steps of a pass share.
@@ -142,7 +146,8 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
-    fn run(&mut self) -> Result<(), RemovalError> {
+    /// Gives whether it has looked at all that lay condemned.
+    fn run(&mut self) -> Result<bool, RemovalError> {
         let windows = &mut self.state.windows;
         windows.be_of(&self.rules.path.to_string_lossy());
         // A pass that lists nothing takes nothing in.
@@ -150,8 +155,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
             windows.note(self.rules.retain, super::examine::now());
         }
         // Where nothing is listed, words are heard before what lies condemned is judged, and nothing lies there most times.
-        if !self.options.leftovers_only {
-            self.hear();
+        if !self.options.leftovers_only && !self.hear(Duration::ZERO) {
+            // What cannot be judged is left as it is: what lies condemned was proved once, and is judged by the next pass.
+            self.truncated = true;
+            return Ok(false);
         }
         if self.options.dry_run {
             self.count_leftovers()?;
@@ -162,20 +169,20 @@ impl<E: EvidenceSource> Pass<'_, E> {
             self.store = Some(store);
             result?;
         }
-        if self.options.leftovers_only {
-            return Ok(());
+        if !self.options.leftovers_only {
+            self.list()?;
         }
-        self.list()
+        Ok(true)
     }
 
     /// Whether nothing more is to be begun.
     pub(super) fn is_over(&self) -> bool {
-        self.is_stopped() || self.begun.elapsed() >= self.options.budget
+        self.is_called_off() || self.begun.elapsed() >= self.options.budget
     }
 
-    /// Whether it was told to stop.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    /// Whether it was told to stop, or to make way.
+    pub(super) fn is_called_off(&self) -> bool {
+        self.options.is_stopped() || self.options.is_cut()
     }
 
     /// Lets others have their turn when it is time for that.
@@ -215,7 +222,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let begun = Instant::now();
         // Before the evidence, which must not be older than it has to be.
         if waited.is_ok() {
-            self.hear();
+            self.hear(CUT_PATIENCE);
         }
         let proofs = waited.and_then(|()| self.prove(&batches, &entries));
         let confirmed_for = waited_for + begun.elapsed();
@@ -260,7 +267,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                     between(evidence);
                     *breathed = Instant::now();
                 }
-                !options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+                !options.is_stopped()
             };
             let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, &mut go_on);
             self.take(&batches, ended);

@@ -15,8 +15,7 @@ use crate::model::windows::Windows;
 use crate::sys::file_status::FileStatus;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What was heard at one moment.
 #[derive(Debug)]
@@ -61,9 +60,11 @@ impl Words {
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
-    /// Asks everybody. Whatever is looked at from here on is judged by what they say now.
-    pub(super) fn hear(&mut self) {
+    /// Asks everybody. Whatever is looked at from here on is judged by what they say now. A program that takes longer than
+    /// `patience` once somebody waits for the pass is not heard to its end. Whether all were heard to their ends.
+    pub(super) fn hear(&mut self, patience: Duration) -> bool {
         let Self { rules, options, evidence, between, report, breathed, .. } = self;
+        let (mut is_heard, mut cut_since) = (true, None);
         let claims = rules.claims.as_ref().map_or(Claims::Unasked, |config| {
             let mut go_on = || {
                 if breathed.elapsed() >= PIECE {
@@ -71,7 +72,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
                     between(evidence);
                     *breathed = Instant::now();
                 }
-                !options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+                let mut is_cut = || cut_since.get_or_insert_with(Instant::now).elapsed() >= patience;
+                is_heard = !(options.is_stopped() || (options.is_cut() && is_cut()));
+                is_heard
             };
             claims::read(config, &mut go_on)
         });
@@ -79,8 +82,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let keeps = store.map_or_else(KeptIn::nothing, |store| store.of_root(&rules.path));
         let words = Arc::new(Words { claims, keeps, windows: self.state.windows.clone() });
         self.examiner.listen(Arc::clone(&words));
-        self.tell_of(&words);
+        // That it was not waited for says nothing of what a program could tell.
+        if is_heard {
+            self.tell_of(&words);
+        }
         self.words = words;
+        is_heard
     }
 
     /// Remembers since when claims cannot be read, and tells once in a pass what is held back for that.
@@ -94,8 +101,6 @@ impl<E: EvidenceSource> Pass<'_, E> {
             self.report.note(format!("{why}; everything in this root is kept until then"));
         }
         match claims {
-            // A stop that came while they were read says nothing of them.
-            Some(_) if self.is_stopped() => {}
             Some(why) => {
                 let since = *self.state.claims_unread_since.get_or_insert_with(super::examine::now);
                 let since = calendar::written(since);

@@ -57,7 +57,8 @@ fn summary(pass: &Value) -> String {
         }
     }
     if flag(pass, "truncated") {
-        parts.push("budget used up, the next pass goes on from here".to_owned());
+        let why = if flag(pass, "cut") { "cut short for a request" } else { "budget used up" };
+        parts.push(format!("{why}, the next pass goes on from here"));
     }
     let elapsed = Duration::from_millis(number(pass, "elapsed_ms"));
     format!("{}: {} [{elapsed:.1?}]", name(pass, "root"), parts.join("; "))

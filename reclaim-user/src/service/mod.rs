@@ -8,6 +8,7 @@ mod http;
 pub mod keeper;
 mod message;
 mod notify;
+mod post;
 pub mod protocol;
 pub mod purge;
 pub mod roots;

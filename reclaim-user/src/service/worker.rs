@@ -1,10 +1,11 @@
 //! The thread that owns the engine, the live set and the passes. Everything that changes state happens here, one thing
 //! at a time; questions are answered between the steps of a pass.
 
-use super::desk::{self, Desk};
+use super::desk;
 use super::holds::{self, Prover, Scope};
 use super::keeper::Keeper;
 use super::message::{Event, Message};
+use super::post::Post;
 use super::protocol::{self, Peer, Request};
 use super::purge::purge;
 use super::roots::{self, Roots};
@@ -21,12 +22,11 @@ use crate::render::purge as purge_text;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -63,16 +63,8 @@ pub(super) fn run(setup: Setup) -> Result<(), Error> {
     let mut engine = roots.engine(evidence, Span::Service)?;
     engine.refuse_binds(loaded.config.service.refuse_binds);
     let states = States::read(&loaded.config.service.state_dir);
-    let mut worker = Worker {
-        engine,
-        post: Post { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop },
-        roots,
-        loaded,
-        states,
-        per_entry,
-        output,
-        events,
-    };
+    let mut worker =
+        Worker { engine, post: Post::new(inbox, waker, stop), roots, loaded, states, per_entry, output, events };
     worker.know_roots();
     worker.tell(Event::Ready);
     worker.serve()
@@ -89,44 +81,14 @@ struct Worker {
     events: UnboundedSender<Event>,
 }
 
-/// The inbox, and what can be answered from it at any time.
-struct Post {
-    inbox: Receiver<Message>,
-    waker: UnixStream,
-    put_off: VecDeque<Message>,
-    desk: Desk,
-    stop: Arc<AtomicBool>,
-}
-
-impl Post {
-    /// Answers every question that has come. What changes something waits for its turn.
-    fn attend(&mut self, engine: &mut Engine) {
-        // The wake-ups are taken before the messages: one that comes in between is seen at once or wakes again.
-        let mut wakes = [0; 256];
-        while matches!(self.waker.read(&mut wakes), Ok(count) if count == wakes.len()) {}
-        loop {
-            match self.inbox.try_recv() {
-                Ok(Message::Ask { peer, request, answer }) if !request.is_work() => {
-                    // Whoever has hung up needs no answer.
-                    let _gone = answer.send(self.desk.answer(engine, peer, &request));
-                }
-                Ok(Message::Metrics(answer)) => {
-                    let _gone = answer.send(desk::metrics(&self.desk.status(engine)));
-                }
-                Ok(Message::Stop) => self.stop.store(true, Ordering::Relaxed),
-                Ok(other) => self.put_off.push_back(other),
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.stop.store(true, Ordering::Relaxed);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn stopping(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
+/// How a sweep is made.
+#[derive(Default)]
+struct Sweep<'t> {
+    dry_run: bool,
+    /// Where it is told to who asked for it, with each entry or without.
+    told: Option<(&'t mut Told, bool)>,
+    /// Makes it end early.
+    cut: Option<Arc<AtomicBool>>,
 }
 
 /// What a sweep leaves to tell.
@@ -186,12 +148,7 @@ impl Worker {
         match message {
             Message::Pass(every) => {
                 self.post.desk.next_pass = Some(Instant::now() + every);
-                self.prepare();
-                let names = self.names(&[]);
-                self.sweep(&names, false, None)?;
-                self.bring_to_end();
-                self.settle(None);
-                Ok(())
+                self.sweep_on_schedule()
             }
             Message::Ask { peer, request: Request::Sweep { roots, dry_run, entries }, answer } => {
                 let mut told = Told::default();
@@ -200,9 +157,9 @@ impl Worker {
                     Ok(()) => {
                         self.prepare();
                         let names = self.names(&roots);
-                        self.sweep(&names, dry_run, Some((&mut told, entries)))?;
+                        self.sweep(&names, Sweep { dry_run, told: Some((&mut told, entries)), cut: None })?;
                         if roots.is_empty() && !dry_run {
-                            self.bring_to_end();
+                            self.roots.parents().for_each(|at| self.bring_to_end(at, None));
                             self.settle(None);
                         }
                         protocol::results(&told.results)
@@ -262,20 +219,70 @@ impl Worker {
         })
     }
 
-    /// Brings what purges left condemned, where no pass looks for entries, to its end.
-    fn bring_to_end(&mut self) {
+    /// Passes over all roots, and brings what purges and holders left to its end. Nobody who asks for something meanwhile
+    /// waits for all of that: the pass under way is cut short, who waits is served, and the other roots have their turns. The
+    /// one that was cut short has another one behind them, and is not cut then. So who asks waits for one pass over one root
+    /// at most, and who asks all the time keeps no root from its pass.
+    fn sweep_on_schedule(&mut self) -> Result<(), Error> {
+        self.prepare();
+        let all = self.roots.everything().iter();
+        let mut turns: VecDeque<(String, bool)> = all.map(|placed| (placed.config.name.clone(), true)).collect();
+        while let Some((name, may_be_cut)) = turns.pop_front() {
+            self.serve_who_waits()?;
+            if self.post.stopping() {
+                return Ok(());
+            }
+            // What was served may have been another configuration.
+            let Some(at) = self.roots.everything().iter().position(|placed| placed.config.name == name) else {
+                continue;
+            };
+            self.post.look_who_waits();
+            let cut = may_be_cut.then(|| Arc::clone(&self.post.cut));
+            let is_cut_short = if self.roots.parents().contains(&at) {
+                self.bring_to_end(at, cut);
+                self.post.is_waited_for()
+            } else {
+                self.sweep(&[at], Sweep { cut, ..Sweep::default() })? && self.post.is_waited_for()
+            };
+            if may_be_cut && is_cut_short {
+                turns.push_back((name, false));
+            }
+        }
+        self.serve_who_waits()?;
+        self.settle(None);
+        Ok(())
+    }
+
+    /// Serves those who wait by now, in their order; further sweeps on schedule have their turn later.
+    fn serve_who_waits(&mut self) -> Result<(), Error> {
+        self.post.attend(&mut self.engine);
+        let mut sweeps = VecDeque::new();
+        for message in std::mem::take(&mut self.post.put_off) {
+            match message {
+                Message::Pass(_) => sweeps.push_back(message),
+                _ if self.post.stopping() => {}
+                message => self.act(message)?,
+            }
+        }
+        // Before those that have come meanwhile.
+        sweeps.append(&mut self.post.put_off);
+        self.post.put_off = sweeps;
+        Ok(())
+    }
+
+    /// Brings what purges left condemned at a place where no pass looks for entries to its end.
+    fn bring_to_end(&mut self, at: usize, cut: Option<Arc<AtomicBool>>) {
         let Self { engine, post, roots, loaded, states, .. } = self;
         let options = PassOptions {
             budget: loaded.config.service.budget,
             stop: Some(Arc::clone(&post.stop)),
+            cut,
             state_dir: Some(loaded.config.service.state_dir.clone()),
             ..PassOptions::default()
         };
-        for at in roots.parents() {
-            let mut between = |engine: &mut Engine| post.attend(engine);
-            if let Err(error) = roots.bring_to_end(at, engine, states, &options, &mut between) {
-                tracing::error!("{}", chain(&error));
-            }
+        let mut between = |engine: &mut Engine| post.attend(engine);
+        if let Err(error) = roots.bring_to_end(at, engine, states, &options, &mut between) {
+            tracing::error!("{}", chain(&error));
         }
     }
 
@@ -352,15 +359,19 @@ impl Worker {
         }
     }
 
-    /// Passes over some roots, one after another. A pass that fails is told and does not stop the next.
-    fn sweep(&mut self, places: &[usize], dry_run: bool, mut told: Option<(&mut Told, bool)>) -> Result<(), Error> {
+    /// Passes over some roots, one after another. A pass that fails is told and does not stop the next. Whether one did not
+    /// come to its end.
+    fn sweep(&mut self, places: &[usize], sweep: Sweep<'_>) -> Result<bool, Error> {
+        let Sweep { dry_run, mut told, cut } = sweep;
+        let mut is_cut_short = false;
         for at in places {
             if self.post.stopping() {
                 break;
             }
             let name = self.roots.all()[*at].config.name.clone();
             self.post.desk.sweeping = Some(name.clone());
-            let pass = self.pass(*at, &name, dry_run, told.as_mut().map(|(told, entries)| (&mut **told, *entries)));
+            let told_of = told.as_mut().map(|(told, entries)| (&mut **told, *entries));
+            let pass = self.pass(*at, &name, Sweep { dry_run, told: told_of, cut: cut.clone() });
             self.post.desk.sweeping = None;
             if !dry_run {
                 self.remember(&name);
@@ -372,6 +383,7 @@ impl Worker {
             }
             match pass {
                 Ok(summary) => {
+                    is_cut_short |= summary.truncated;
                     self.post.desk.note(&name, Ok(&summary));
                     self.output.object(&summary)?;
                     self.output.line(&text::line(&summary))?;
@@ -394,16 +406,11 @@ impl Worker {
             }
             self.output.flush()?;
         }
-        Ok(())
+        Ok(is_cut_short)
     }
 
-    fn pass(
-        &mut self,
-        at: usize,
-        name: &str,
-        dry_run: bool,
-        mut told: Option<(&mut Told, bool)>,
-    ) -> Result<PassSummary, Error> {
+    fn pass(&mut self, at: usize, name: &str, sweep: Sweep<'_>) -> Result<PassSummary, Error> {
+        let Sweep { dry_run, mut told, cut } = sweep;
         let Self { engine, post, roots, loaded, states, per_entry, output, .. } = self;
         let wants_entries = told.as_ref().is_some_and(|(_, entries)| *entries);
         let options = PassOptions {
@@ -411,6 +418,7 @@ impl Worker {
             dry_run,
             per_entry: *per_entry || wants_entries,
             stop: Some(Arc::clone(&post.stop)),
+            cut,
             state_dir: Some(loaded.config.service.state_dir.clone()),
             ..PassOptions::default()
         };

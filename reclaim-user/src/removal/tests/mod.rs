@@ -1,4 +1,5 @@
 //! The protocol on a real tmpfs in a private mount namespace. Each test names the guard that it watches.
+mod bounds;
 mod crashes;
 mod guards;
 mod leases;

@@ -24,7 +24,7 @@ fn leftover(room: &Room, batch: &str, entries: &[&str]) {
     }
 }
 
-fn set_immutable(path: &Path, on: bool) {
+pub(super) fn set_immutable(path: &Path, on: bool) {
     assert!(Command::new("chattr").arg(if on { "+i" } else { "-i" }).arg(path).status().unwrap().success());
 }
 

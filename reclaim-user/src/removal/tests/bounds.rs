@@ -1,0 +1,73 @@
+//! What ends a pass before it is through.
+
+use super::protocol::set_immutable;
+use super::support::{Evidence, Room, condemned, options, run_with};
+use crate::config::{ClaimsConfig, ClaimsSource, RemoveRule, RootConfig};
+use crate::removal::{PassOptions, RootState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[test]
+fn a_pass_that_makes_way_finishes_what_is_in_hand_and_goes_on_there() {
+    let room = Room::new();
+    for index in 0..20_000 {
+        room.stale(format!("entry-{index}"));
+    }
+    let cut = Arc::new(AtomicBool::new(true));
+    let asked = PassOptions { cut: Some(Arc::clone(&cut)), ..options() };
+    let (mut state, mut evidence) = (RootState::default(), Evidence::of(&room));
+    let summary = run_with(&room.rules(), &mut evidence, &asked, &mut state).unwrap().summary;
+    assert!(summary.truncated && summary.remarks.cut && summary.listed == 0, "nothing is begun: {summary:?}");
+    cut.store(false, Ordering::Relaxed);
+    let make_way = Arc::clone(&cut);
+    evidence.while_condemned = Some(Box::new(move || make_way.store(true, Ordering::Relaxed)));
+    let first = run_with(&room.rules(), &mut evidence, &asked, &mut state).unwrap().summary;
+    assert!(first.truncated && first.remarks.cut && first.removed > 0 && first.condemned == 0, "{first:?}");
+    cut.store(false, Ordering::Relaxed);
+    let rest = run_with(&room.rules(), &mut evidence, &asked, &mut state).unwrap().summary;
+    assert!(!rest.truncated && !rest.remarks.cut, "{rest:?}");
+    assert_eq!(first.removed + rest.removed, 20_000, "{first:?} {rest:?}");
+}
+
+/// What is condemned has no path, so a program that needs a moment is heard all the same; one that hangs is not.
+#[test]
+fn claims_have_a_moment_where_entries_are_condemned_and_somebody_waits() {
+    for (claims, goes) in
+        [("[ -e asked ] && sleep 0.3; touch asked", true), ("[ -e asked ] && sleep 60; touch asked", false)]
+    {
+        let room = Room::new();
+        room.stale("entry");
+        let script = format!("cd {} && {{ {claims}; }}", room.path("outside").display());
+        let source = ClaimsSource::Command(["sh", "-c", &script].map(str::to_owned).to_vec());
+        let claims = Some(ClaimsConfig { source, timeout: Duration::from_secs(30) });
+        let rules = RootConfig { claims, ..room.rules() };
+        let cut = Arc::new(AtomicBool::new(false));
+        let asked = PassOptions { cut: Some(Arc::clone(&cut)), ..options() };
+        let mut evidence = Evidence::of(&room);
+        evidence.while_condemned = Some(Box::new(move || cut.store(true, Ordering::Relaxed)));
+        let told = run_with(&rules, &mut evidence, &asked, &mut RootState::default()).unwrap();
+        assert_eq!(room.names().contains(&"entry".to_owned()), !goes, "{script}: {told:#?}");
+        assert_eq!(told.summary.remarks.claims_fault, None, "{script}");
+        assert!(told.summary.elapsed_ms < 15_000, "{script}: {told:#?}");
+    }
+}
+
+/// Nothing is known of claims then, so nothing is judged by them: what was proved to be free does not come back for that.
+#[test]
+fn what_lies_condemned_stays_so_where_claims_are_not_waited_for() {
+    let room = Room::new();
+    std::fs::create_dir(room.entry("tree")).unwrap();
+    std::fs::write(room.entry("tree/stays"), "").unwrap();
+    set_immutable(&room.entry("tree/stays"), true);
+    let mut rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let (mut state, mut evidence) = (RootState::default(), Evidence::of(&room));
+    run_with(&rules, &mut evidence, &options(), &mut state).unwrap();
+    let source = ClaimsSource::Command(vec!["sleep".into(), "60".into()]);
+    rules.claims = Some(ClaimsConfig { source, timeout: Duration::from_secs(30) });
+    let cut = PassOptions { cut: Some(Arc::new(AtomicBool::new(true))), ..options() };
+    let told = run_with(&rules, &mut evidence, &cut, &mut state).unwrap();
+    assert_eq!((told.summary.listed, told.summary.truncated), (0, true), "{told:#?}");
+    assert_eq!(state.troubles.iter().count(), 1, "what was told of it is not forgotten");
+    set_immutable(&condemned(&room.root(), "tree").join("stays"), false);
+}
