@@ -1,11 +1,15 @@
 //! What bounds a pass: its budget, and whoever waits for it.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use reclaim_tests::{
-    ConfigFile, Connection, Host, OrFail as _, Reclaim, Root, Service, private_host, set_mode, wait_until,
+    ConfigFile, Connection, Host, OrFail as _, Pass, Reclaim, Root, Service, is_stopped, private_host, set_mode,
+    wait_until,
 };
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
@@ -123,4 +127,56 @@ fn a_sweep_that_was_asked_for_makes_way_for_nobody() {
         let roots: Vec<&str> = passes.iter().map(|pass| pass.root.as_str()).collect();
         assert_eq!(roots, ["slow", "slow", "other", "slow"]);
     });
+}
+
+/// A sweep that stands still at each file that it removes from a tree: at the first one until its time is over, and then for a
+/// moment. Gives its summary and what it logged.
+fn sweep_slowly(reclaim: &Reclaim) -> (Pass, String) {
+    let reclaim = reclaim.clone().variable("RECLAIM_TEST_STOP", "mid-tree");
+    let mut command = reclaim.command(&["--json", "sweep"]);
+    let mut sweep = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().or_fail("start a sweep");
+    let pid = Pid::from_raw(i32::try_from(sweep.id()).or_fail("a pid"));
+    wait_until("the sweep to stand still", LIMIT, || is_stopped(pid).then_some(()));
+    // Twice the budget, and a second beyond it at least.
+    sleep(Duration::from_millis(2_200));
+    wait_until("the sweep to end", LIMIT, || {
+        if is_stopped(pid) {
+            kill(pid, Signal::SIGCONT).or_fail("let it go on");
+        }
+        sweep.try_wait().or_fail("look at the sweep")
+    });
+    let ended = sweep.wait_with_output().or_fail("wait for the sweep");
+    assert!(ended.status.success(), "{ended:?}");
+    let pass: Pass = serde_json::from_slice(&ended.stdout).or_fail("read the summary");
+    pass.check();
+    (pass, String::from_utf8_lossy(&ended.stderr).into_owned())
+}
+
+/// A few are removed by the thread that lists, many beside it.
+#[test]
+fn trees_that_there_is_no_time_for_are_left_to_the_next_pass() {
+    for count in [3_u64, 600] {
+        private_host(move |host| {
+            let config = ConfigFile::write(host, [Root::of(host).text("remove", "tree")]).budget("1ms");
+            let reclaim = Reclaim::with(&config).evidence("scan");
+            for tree in 0..count {
+                for file in 0..3 {
+                    host.make_file(format!("root/tree-{tree}/{file}"), "text");
+                }
+            }
+            let (pass, log) = sweep_slowly(&reclaim);
+            assert_eq!((pass.listed, pass.condemned, pass.removed), (count, count, 0), "{pass:?}");
+            assert!(log.contains(&format!("{count} entries proved to be free could not be removed in time")), "{log}");
+            assert!(!log.contains("tree-") && !log.contains("failed"), "that is no fault: {log}");
+            let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+            assert!(!objects.iter().any(|object| object["type"] == "stuck"), "{objects:?}");
+            // What is left over from one pass to another holds up nothing else, either.
+            let late = host.entry("late");
+            let (pass, _) = sweep_slowly(&reclaim);
+            assert_eq!((pass.condemned, pass.removed, late.exists()), (count, 1, false), "{pass:?}");
+            let ended = reclaim.run(&["sweep"]);
+            assert!(ended.code() == 0 && host.condemned().is_empty(), "{ended:?}");
+            assert!(!host.root().join(".reclaim").exists(), "{ended:?}");
+        });
+    }
 }

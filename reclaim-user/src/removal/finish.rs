@@ -7,11 +7,11 @@ use super::condemn::{Batch, Condemned};
 use super::confirm::{Denied, Proof, confirm};
 use super::crash;
 use super::examine::Examiner;
+use super::limits::Limits;
 use super::remove::{Removal, remove};
 use crate::config::RootConfig;
 use crate::model::report::Reason;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ pub(super) enum Ended {
     Denied(Condemned, Denied),
     /// It could not be removed, or not all of it.
     Stuck(Condemned, String),
-    /// A stop came half-way.
+    /// The pass had to end before.
     Interrupted(Condemned),
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Proven {
 pub(super) struct Tools {
     pub(super) rules: RootConfig,
     pub(super) examiner: Examiner,
-    pub(super) stop: Option<Arc<AtomicBool>>,
+    pub(super) limits: Limits,
 }
 
 /// A group whose entries come to their ends on a thread.
@@ -142,8 +142,8 @@ impl Hand {
 
 fn work(proven: Proven, tools: Tools, tell: &Sender<Vec<Ended>>) {
     let Proven { batches, entries } = proven;
-    let Tools { rules, mut examiner, stop } = tools;
-    let mut go_on = || !stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+    let Tools { rules, mut examiner, limits } = tools;
+    let mut go_on = || limits.go_on();
     let (mut results, mut told) = (Vec::new(), Instant::now());
     for (step, (condemned, proof)) in entries.into_iter().enumerate() {
         let batch = &batches[condemned.batch];

@@ -23,8 +23,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Judges everything in `.reclaim`: it is restored, or removed, or it stays for a later pass.
     pub(super) fn leftovers(&mut self, store: &Store) -> Result<(), RemovalError> {
         let mut earlier = std::mem::take(&mut self.state.stuck);
+        let unfinished = std::mem::take(&mut self.state.unfinished);
         let mut group = Group::new();
-        for name in self.names(store.directory())? {
+        let mut names = self.names(store.directory())?;
+        // What took all the time of an earlier pass lets others go first.
+        names.sort_by_key(|name| unfinished.iter().any(|(batch, _)| batch == name.to_bytes()));
+        for name in names {
             let Some(batch) = self.open_batch(store, &name) else { continue };
             if is_undecided(batch.name.to_bytes()) {
                 self.give_all_back(store, batch)?;
@@ -52,8 +56,13 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 let _ = directory::remove_directory(store.directory(), &batch.name);
                 continue;
             }
+            let key = |condemned: &Condemned| (batch.name.to_bytes().to_vec(), condemned.name.to_bytes().to_vec());
+            due.sort_by_cached_key(|condemned| unfinished.contains(&key(condemned)));
             for condemned in &mut due {
                 condemned.batch = group.batches.len();
+                if unfinished.contains(&key(condemned)) {
+                    self.state.unfinished.insert(key(condemned));
+                }
             }
             group.batches.push(Batch { entries: due.len(), ..batch });
             group.entries.extend(due);

@@ -29,6 +29,7 @@ pub mod hold;
 mod keeps;
 mod leases;
 mod leftover;
+mod limits;
 mod list;
 mod listing;
 mod lock;

@@ -6,7 +6,7 @@ use crate::model::pin::Pin;
 use crate::model::plan::retry_after;
 use crate::model::report::{Reason, Verdict};
 use crate::model::windows::Windows;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// How a pass is made.
 #[derive(Clone, Debug)]
 pub struct PassOptions {
-    /// Wall clock for the pass. Once it is over nothing more is condemned; what is in hand is still finished.
+    /// Wall clock for the pass. Once it is over nothing more is condemned; what is in hand is still finished, trees only
+    /// until as much again is over.
     pub budget: Duration,
     /// Change nothing, take no lock.
     pub dry_run: bool,
@@ -81,6 +82,8 @@ pub struct RootState {
     pub(super) windows: Windows,
     /// What could not be removed, by batch and name.
     pub(super) stuck: HashMap<(Vec<u8>, Vec<u8>), Stuck>,
+    /// What passes did not come to the end of in their time, by batch and name.
+    pub(super) unfinished: HashSet<(Vec<u8>, Vec<u8>)>,
 }
 
 impl RootState {

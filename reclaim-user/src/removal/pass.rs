@@ -7,6 +7,7 @@ use super::error::RemovalError;
 use super::examine::Examiner;
 use super::finish::{Ended, Hand, Proven, Tools, end};
 use super::leases::Leases;
+use super::limits::Limits;
 use super::lock::Store;
 use super::options::{PassEvent, PassOptions, RootState, Stuck};
 use super::place::Root;
@@ -91,10 +92,18 @@ pub fn pass<E: EvidenceSource>(
         leases: Leases::up_to(options.held_leases),
         root_lock: None,
         hand: None,
+        proved: None,
+        left: 0,
     };
     let result = pass.run();
-    let Pass { mut report, claim, truncated, store, root, state, evidence, .. } = pass;
+    let Pass { mut report, claim, truncated, store, root, state, evidence, left, .. } = pass;
     evidence.guard(None);
+    if left > 0 {
+        let (entries, them) = if left == 1 { ("entry", "it") } else { ("entries", "them") };
+        report.note(format!(
+            "{left} {entries} proved to be free could not be removed in time; a later pass goes on with {them}"
+        ));
+    }
     // A dry run finds out of nothing whether it can be removed.
     let is_real = matches!(result, Ok(true)) && !options.dry_run;
     let is_through = is_real && !truncated && !options.leftovers_only;
@@ -143,6 +152,10 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     pub(super) root_lock: Option<Flock<OwnedFd>>,
     /// The group that is being removed while the listing goes on.
     hand: Option<Hand>,
+    /// When the first group of what lay condemned was proved, or of what is listed.
+    proved: Option<Instant>,
+    /// Entries that were proved and that there was no time for.
+    left: u64,
 }
 
 impl<E: EvidenceSource> Pass<'_, E> {
@@ -170,6 +183,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
             result?;
         }
         if !self.options.leftovers_only {
+            // A tree that takes all the time of many passes holds up no other entry.
+            self.proved = None;
             self.list()?;
         }
         Ok(true)
@@ -231,14 +246,16 @@ impl<E: EvidenceSource> Pass<'_, E> {
             Ok(proofs) => {
                 let proven = Proven { batches, entries: entries.into_iter().zip(proofs).collect() };
                 let Self { rules, root, options, words, .. } = self;
+                let proved = *self.proved.get_or_insert_with(Instant::now);
+                let limits = Limits::new(rules, options, self.begun, proved);
                 let tools = || Tools {
                     rules: (*rules).clone(),
                     examiner: Examiner::new(root, Arc::clone(words)),
-                    stop: options.stop.as_ref().map(Arc::clone),
+                    limits: limits.clone(),
                 };
                 match Hand::over(proven, tools) {
                     Ok(hand) => self.hand = Some(hand),
-                    Err(proven) => self.end_here(store, proven),
+                    Err(proven) => self.end_here(store, proven, &limits),
                 }
             }
             Err(note) => {
@@ -255,19 +272,19 @@ impl<E: EvidenceSource> Pass<'_, E> {
     }
 
     /// Brings the entries of a group to their ends on this thread.
-    fn end_here(&mut self, store: Option<&Store>, proven: Proven) {
+    fn end_here(&mut self, store: Option<&Store>, proven: Proven, limits: &Limits) {
         let Proven { batches, entries } = proven;
         self.examiner.refresh();
         for (condemned, proof) in entries {
             self.breathe();
-            let Self { options, evidence, between, report, breathed, rules, examiner, .. } = self;
+            let Self { evidence, between, report, breathed, rules, examiner, .. } = self;
             let mut go_on = || {
                 if breathed.elapsed() >= PIECE {
                     report.progress();
                     between(evidence);
                     *breathed = Instant::now();
                 }
-                !options.is_stopped()
+                limits.go_on()
             };
             let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, &mut go_on);
             self.take(&batches, ended);
@@ -370,8 +387,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 self.report.entry(name, Outcome::Condemned, Some(Reason::Failed), Vec::new(), detail);
             }
             Ended::Interrupted(condemned) => {
-                let detail = Some("reclaim was told to stop half-way; a later pass goes on".into());
-                self.report.entry(condemned.name.to_bytes(), Outcome::Condemned, None, Vec::new(), detail);
+                // The first one had the time, and the others had none.
+                if self.left == 0 {
+                    self.state.unfinished.insert(key(&condemned));
+                }
+                self.left += 1;
+                self.report.left(condemned.name.to_bytes());
             }
         }
     }

@@ -78,6 +78,16 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// An entry was proved to be free, and there was no time to remove it. How many there are is told once in a pass.
+    pub(super) fn left(&mut self, name: &[u8]) {
+        self.tally.record(Outcome::Condemned);
+        self.troubles.look_past(name);
+        if self.per_entry {
+            let detail = "the pass had to end before it was removed; a later one goes on";
+            self.tell(name, Outcome::Condemned, None, Vec::new(), Some(detail.into()));
+        }
+    }
+
     /// Whether it is time to tell of an entry: at first and then once a day where it cannot be removed, else always.
     fn is_due(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, why: Option<&str>) -> bool {
         reason != Some(Reason::Failed) || self.troubles.see(name, why, outcome == Outcome::Condemned, now())

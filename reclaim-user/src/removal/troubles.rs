@@ -83,6 +83,13 @@ impl Troubles {
         is_due(trouble.told, now)
     }
 
+    /// Takes note that one still lies condemned, and that it was not tried to remove it.
+    pub(super) fn look_past(&mut self, name: &[u8]) {
+        if let Some(trouble) = self.known.get_mut(&(name.to_vec(), true)) {
+            trouble.seen = true;
+        }
+    }
+
     /// Takes note that one was told.
     pub(super) fn told(&mut self, name: &[u8], condemned: bool, now: Timestamp) {
         match self.known.get_mut(&(name.to_vec(), condemned)) {

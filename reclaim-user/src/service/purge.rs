@@ -123,7 +123,8 @@ pub fn purge(
     for at in &places {
         // With the state directory, for what is kept comes back.
         let state_dir = Some(config.service.state_dir.clone());
-        let budget = Duration::from_secs(30);
+        // It may be of this id, and who purges waits until all of that is gone.
+        let budget = Duration::MAX;
         let options = PassOptions { budget, stop: stop.clone(), state_dir, ..PassOptions::default() };
         match roots.bring_to_end(*at, engine, states, &options, between) {
             Ok(()) => drop(left.insert(*at, lying(roots.at(*at))?)),

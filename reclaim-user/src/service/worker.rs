@@ -236,7 +236,6 @@ impl Worker {
             let Some(at) = self.roots.everything().iter().position(|placed| placed.config.name == name) else {
                 continue;
             };
-            self.post.look_who_waits();
             let cut = may_be_cut.then(|| Arc::clone(&self.post.cut));
             let is_cut_short = if self.roots.parents().contains(&at) {
                 self.bring_to_end(at, cut);
@@ -253,8 +252,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Serves those who wait by now, in their order; further sweeps on schedule have their turn later.
+    /// Serves those who wait, for as long as one pass may take.
     fn serve_who_waits(&mut self) -> Result<(), Error> {
+        let (begun, budget) = (Instant::now(), self.loaded.config.service.budget);
+        loop {
+            self.serve_who_waits_now()?;
+            self.post.look_who_waits();
+            if !self.post.is_waited_for() || self.post.stopping() || begun.elapsed() >= budget {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Serves those who wait by now, in their order; further sweeps on schedule have their turn later.
+    fn serve_who_waits_now(&mut self) -> Result<(), Error> {
         self.post.attend(&mut self.engine);
         let mut sweeps = VecDeque::new();
         for message in std::mem::take(&mut self.post.put_off) {

@@ -2,7 +2,8 @@
 
 use super::protocol::set_immutable;
 use super::support::{Evidence, Room, condemned, options, run_with};
-use crate::config::{ClaimsConfig, ClaimsSource, RemoveRule, RootConfig};
+use crate::config::{ClaimsConfig, ClaimsSource, RemoveCommand, RemoveRule, RootConfig};
+use crate::model::purge::{CommandTemplate, Places};
 use crate::removal::{PassOptions, RootState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,4 +71,48 @@ fn what_lies_condemned_stays_so_where_claims_are_not_waited_for() {
     assert_eq!((told.summary.listed, told.summary.truncated), (0, true), "{told:#?}");
     assert_eq!(state.troubles.iter().count(), 1, "what was told of it is not forgotten");
     set_immutable(&condemned(&room.root(), "tree").join("stays"), false);
+}
+
+#[test]
+fn a_tree_that_took_all_the_time_lets_others_go_first() {
+    let room = Room::new();
+    for tree in ["a", "b", "c"] {
+        room.stale(tree);
+    }
+    let rules = RootConfig { remove: RemoveRule::Tree, ..room.rules() };
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = PassOptions { stop: Some(Arc::clone(&stop)), ..options() };
+    let (mut state, mut evidence) = (RootState::default(), Evidence::of(&room));
+    let mut first = Vec::new();
+    for _ in 0..3 {
+        let over = Arc::clone(&stop);
+        stop.store(false, Ordering::Relaxed);
+        evidence.while_asked = Some(Box::new(move || over.store(true, Ordering::Relaxed)));
+        let told = run_with(&rules, &mut evidence, &asked, &mut state).unwrap();
+        assert_eq!((told.summary.condemned, told.entries.len(), told.notes.len()), (3, 3, 1), "{told:#?}");
+        first.push(told.entries[0].name.clone());
+    }
+    first.sort();
+    first.dedup();
+    assert_eq!(first.len(), 3, "one of them was first more than once");
+    stop.store(false, Ordering::Relaxed);
+    let last = run_with(&rules, &mut evidence, &asked, &mut state).unwrap();
+    assert_eq!((last.summary.removed, room.names().len()), (3, 0), "{last:#?}");
+}
+
+#[test]
+fn trees_make_way_and_commands_do_not() {
+    for (remove, left) in [(RemoveRule::Tree, 1), (RemoveRule::Command, 0)] {
+        let room = Room::new();
+        room.stale("entry");
+        let words = CommandTemplate::parse(["rmdir", "{path}"].map(str::to_owned).to_vec(), Places::Entry).unwrap();
+        let command = Some(RemoveCommand { words, limit: Duration::from_secs(30), id: None });
+        let rules = RootConfig { remove, command, ..room.rules() };
+        let cut = Arc::new(AtomicBool::new(false));
+        let asked = PassOptions { cut: Some(Arc::clone(&cut)), ..options() };
+        let mut evidence = Evidence::of(&room);
+        evidence.while_asked = Some(Box::new(move || cut.store(true, Ordering::Relaxed)));
+        let summary = run_with(&rules, &mut evidence, &asked, &mut RootState::default()).unwrap().summary;
+        assert_eq!((summary.condemned, summary.removed), (left, 1 - left), "{remove:?}: {summary:?}");
+    }
 }
