@@ -118,6 +118,8 @@ fn claims_that_change_are_heard(host: &Host, mode: Mode) {
     let pass = subject.sweep();
     assert!(late.is_dir() && !other.exists(), "{pass:?}");
     assert_eq!((pass.restored, pass.kept("claimed"), pass.candidates), (1, 1, 2), "{pass:?}");
+    let (objects, _) = subject.reclaim().objects(&["check"], &[0, 1]);
+    assert!(!objects.iter().any(|object| object["type"] == "stuck"), "the next pass sees that: {objects:?}");
 
     // It fails when it is asked again: everything has its name back.
     let third = host.entry("third");

@@ -207,6 +207,60 @@ fn a_stuck_entry_is_told_once_and_listed() {
     });
 }
 
+fn stuck(reclaim: &Reclaim) -> Vec<(String, String)> {
+    let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+    let of = |object: &serde_json::Value, key: &str| object[key].as_str().unwrap_or_default().to_owned();
+    let stuck = objects.iter().filter(|object| object["type"] == "stuck");
+    stuck.map(|object| (of(object, "name"), of(object, "why"))).collect()
+}
+
+/// What is condemned and given back in every pass, since a process is in it, is told as what cannot be removed is.
+#[test]
+fn what_a_process_is_in_is_told_once_and_listed() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [rules(host)]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let entry = host.make_dir("root/inside");
+        let mut occupant = Actor::start();
+        occupant.ask(&Request::ChangeDir(entry.clone().into()));
+        let sweep = |arguments: &[&str]| {
+            let ended = reclaim.run(arguments);
+            assert!(ended.code() == 0 && entry.is_dir(), "{ended:?}");
+            (ended.stderr.matches("root/inside").count(), ended.stdout.matches("root/inside").count())
+        };
+        assert_eq!(sweep(&["sweep"]).0, 1, "at first");
+        assert_eq!(sweep(&["sweep"]).0, 0, "told already");
+        assert_eq!(sweep(&["-v", "sweep"]).1, 1, "every entry is told to who asks for that");
+        let listed = stuck(&reclaim);
+        assert!(
+            listed.len() == 1 && listed[0].0 == "inside" && listed[0].1.contains("working directory"),
+            "{listed:?}"
+        );
+        let mut service = Service::start(host, &config, &Reclaim::with(&config));
+        assert_eq!(service.wait_for_passes(1)[0].restored, 1);
+        assert!(!service.log().contains("root/inside"), "{}", service.log());
+        // One that was not told of yet is told of by the service.
+        let other = host.make_dir("root/other");
+        occupant.ask(&Request::Hold(other.clone().into()));
+        for _ in 0..2 {
+            Reclaim::with(&config).sweep();
+        }
+        assert_eq!(service.log().matches("root/other").count(), 1, "{}", service.log());
+        drop(service.terminate());
+        assert_eq!(stuck(&reclaim).len(), 2);
+        // Once a pass sees it otherwise it is forgotten, and told again when it comes back.
+        let keep = ["keep".as_ref(), entry.as_os_str(), "--for".as_ref(), "1h".as_ref()];
+        reclaim.objects(&keep, &[0]);
+        sweep(&["sweep"]);
+        assert_eq!(stuck(&reclaim).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["other"]);
+        reclaim.objects(&["unkeep".as_ref(), entry.as_os_str()], &[0]);
+        assert_eq!(sweep(&["sweep"]).0, 1, "it came back");
+        drop(occupant);
+        reclaim.sweep();
+        assert!(stuck(&reclaim).is_empty() && host.names().is_empty());
+    });
+}
+
 /// Where more entries cannot be removed than are remembered one by one, those beyond are not told in every sweep either.
 #[test]
 fn more_than_are_remembered_are_told_once_and_counted() {

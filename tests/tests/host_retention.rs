@@ -227,11 +227,27 @@ fn a_manifest_that_cannot_be_read_holds_its_entry() {
             assert!(finished.stdout.contains("its manifest cannot be read at the moment"), "{finished:?}");
             (!plain.exists()).then_some(())
         });
+        // It is told at first and then once a day to who does not ask for every entry, and listed.
+        let told = || {
+            let mut sweep = reclaim.command_through(&without_right, &["sweep"]);
+            run_to_end(&mut sweep, Duration::from_secs(60)).stderr.matches("root/unread").count()
+        };
+        assert_eq!(told(), 0, "it was told of with every other entry");
+        fs::remove_file(config.state().join("roots.json")).or_fail("forget what was told");
+        assert_eq!((told(), told()), (1, 0));
+        let stuck = || {
+            let (objects, _) = reclaim.objects(&["check"], &[0, 1]);
+            objects.into_iter().filter(|object| object["type"] == "stuck").collect::<Vec<_>>()
+        };
+        let listed = stuck();
+        assert_eq!((listed.len(), &listed[0]["name"]), (1, &"unread".into()), "{listed:?}");
+        assert!(listed[0]["why"].as_str().is_some_and(|why| why.contains("manifest cannot be read")), "{listed:?}");
         // Who may read it clears it.
         wait_until("it to be gone", Duration::from_secs(60), || {
             reclaim.sweep();
             (!unread.exists()).then_some(())
         });
+        assert!(stuck().is_empty());
     });
 }
 

@@ -11,6 +11,10 @@ use crate::model::tally::{Outcome, Tally};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Why an entry has its name back, where there is no more to say.
+const GIVEN_BACK: &str =
+    "what keeps it shows only once it is condemned, so it is condemned and given back in each pass";
+
 /// Faults told of single entries in a pass that does not tell of every entry.
 const FAULTS_TOLD: u64 = 20;
 
@@ -64,17 +68,20 @@ impl<'a> Report<'a> {
     ) {
         self.tally.record(outcome);
         let is_fault = matches!(outcome, Outcome::Restored(_) | Outcome::Condemned) || detail.is_some();
-        let due = self.is_due(name, outcome, reason, detail.as_deref());
+        let lasts = lasts(outcome, reason, detail.is_some());
+        let is_given_back = matches!(outcome, Outcome::Restored(_));
+        let why = detail.clone().or_else(|| (lasts && is_given_back).then(|| GIVEN_BACK.to_owned()));
+        let due = !lasts || self.is_due(name, outcome, why.as_deref());
         if self.per_entry || (is_fault && due && self.has_room()) {
-            self.tell(name, outcome, reason, pins, detail);
+            self.tell(name, outcome, reason, pins, if self.per_entry { detail } else { why }, lasts);
         }
     }
 
     /// What became of an entry that an earlier pass could not remove and that is left alone for now.
     pub(super) fn quiet(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, detail: Option<String>) {
         self.tally.record(outcome);
-        if self.is_due(name, outcome, reason, None) && self.has_room() || self.per_entry {
-            self.tell(name, outcome, reason, Vec::new(), detail);
+        if self.is_due(name, outcome, None) && self.has_room() || self.per_entry {
+            self.tell(name, outcome, reason, Vec::new(), detail, true);
         }
     }
 
@@ -84,13 +91,14 @@ impl<'a> Report<'a> {
         self.troubles.look_past(name);
         if self.per_entry {
             let detail = "the pass had to end before it was removed; a later one goes on";
-            self.tell(name, Outcome::Condemned, None, Vec::new(), Some(detail.into()));
+            self.tell(name, Outcome::Condemned, None, Vec::new(), Some(detail.into()), false);
         }
     }
 
-    /// Whether it is time to tell of an entry: at first and then once a day where it cannot be removed, else always.
-    fn is_due(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, why: Option<&str>) -> bool {
-        reason != Some(Reason::Failed) || self.troubles.see(name, why, outcome == Outcome::Condemned, now())
+    /// Whether it is time to tell of an entry with which it will be no other way in the next pass: at first and then once a
+    /// day.
+    fn is_due(&mut self, name: &[u8], outcome: Outcome, why: Option<&str>) -> bool {
+        self.troubles.see(name, why, outcome == Outcome::Condemned, now())
     }
 
     /// Counts a fault. Whether there is room for it among those that are told of.
@@ -105,8 +113,17 @@ impl<'a> Report<'a> {
         self.faults <= FAULTS_TOLD
     }
 
-    fn tell(&mut self, name: &[u8], outcome: Outcome, reason: Option<Reason>, pins: Vec<Pin>, detail: Option<String>) {
-        if reason == Some(Reason::Failed) {
+    /// `lasts`: it is remembered that this was told.
+    fn tell(
+        &mut self,
+        name: &[u8],
+        outcome: Outcome,
+        reason: Option<Reason>,
+        pins: Vec<Pin>,
+        detail: Option<String>,
+        lasts: bool,
+    ) {
+        if lasts {
             self.troubles.told(name, outcome == Outcome::Condemned, now());
         }
         let verdict = match outcome {
@@ -136,6 +153,18 @@ impl<'a> Report<'a> {
     pub(super) fn progress(&mut self) {
         let (listed, removed) = (self.tally.listed(), self.tally.removed());
         (self.on_event)(PassEvent::Progress { listed, removed });
+    }
+}
+
+/// Whether it is the next pass that would come to the same: the entry cannot be removed, cannot be judged, or is condemned
+/// and given back each time. Not what others say of it, or could not say: that is seen before the next pass condemns it.
+fn lasts(outcome: Outcome, reason: Option<Reason>, is_told: bool) -> bool {
+    match outcome {
+        Outcome::Restored(reason) => {
+            !matches!(reason, Reason::NoEvidence | Reason::Claimed | Reason::KeepUntil | Reason::Leased)
+        }
+        Outcome::Kept(Reason::Retained) => is_told,
+        _ => reason == Some(Reason::Failed),
     }
 }
 

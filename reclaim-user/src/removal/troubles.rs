@@ -1,4 +1,5 @@
-//! Entries that cannot be removed: told when they are first seen, and then once a day, across passes and restarts.
+//! Entries that cannot be removed, or judged, or condemned without being given back: told when they are first seen, and then
+//! once a day, across passes and restarts.
 
 use crate::model::fence::Timestamp;
 use std::collections::BTreeMap;

@@ -439,7 +439,8 @@ impl Worker {
                 let entry = roots::report(name, entry);
                 let is_fault = entry.verdict == Verdict::Condemned
                     || entry.reason == Some(Reason::Failed)
-                    || (entry.reason == Some(Reason::Retained) && entry.detail.is_some());
+                    || (entry.reason == Some(Reason::Retained) && entry.detail.is_some())
+                    || (entry.verdict == Verdict::Restored && entry.detail.is_some());
                 if *per_entry && written.is_ok() {
                     written = output.object(&entry).and_then(|()| output.line(&text::line(&entry)));
                 } else if is_fault {
