@@ -28,7 +28,17 @@ fn a_pass_that_makes_way_finishes_what_is_in_hand_and_goes_on_there() {
     cut.store(false, Ordering::Relaxed);
     let rest = run_with(&room.rules(), &mut evidence, &asked, &mut state).unwrap().summary;
     assert!(!rest.truncated && !rest.remarks.cut, "{rest:?}");
-    assert_eq!(first.removed + rest.removed, 20_000, "{first:?} {rest:?}");
+    // Before 6.6 places in a tmpfs move up as names before them go, so that one may be passed over until the next pass; and
+    // a child that another test has just forked may have the lock on one for a moment.
+    let mut last = rest.clone();
+    for _ in 0..20 {
+        if room.names().is_empty() {
+            return;
+        }
+        last = run_with(&room.rules(), &mut evidence, &asked, &mut state).unwrap().summary;
+        assert!(last.listed < 10, "the pass before has looked at the rest: {rest:?} {last:?}");
+    }
+    panic!("{last:?}");
 }
 
 /// What is condemned has no path, so a program that needs a moment is heard all the same; one that hangs is not.
@@ -105,7 +115,7 @@ fn trees_make_way_and_commands_do_not() {
     for (remove, left) in [(RemoveRule::Tree, 1), (RemoveRule::Command, 0)] {
         let room = Room::new();
         room.stale("entry");
-        let words = CommandTemplate::parse(["rmdir", "{path}"].map(str::to_owned).to_vec(), Places::Entry).unwrap();
+        let words = CommandTemplate::parse(["rm", "-r", "{path}"].map(str::to_owned).to_vec(), Places::Entry).unwrap();
         let command = Some(RemoveCommand { words, limit: Duration::from_secs(30), id: None });
         let rules = RootConfig { remove, command, ..room.rules() };
         let cut = Arc::new(AtomicBool::new(false));
