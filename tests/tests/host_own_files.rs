@@ -46,6 +46,12 @@ fn no_pass_comes_by_them() {
             let is_told = ended.stderr.contains(told) && ended.stderr.contains("root.path");
             assert!(ended.code() == 2 && is_told && host.path("root/own").exists(), "{service}: {ended:?}");
         }
+        // A root within them, also by another mount.
+        for (state, told) in [(root_shown.to_string(), "state_dir"), (alias.display().to_string(), "state_dir")] {
+            let service = format!("state_dir = '{state}'\nsocket = '{top}/s/sock'\nholds = '{top}/holds'");
+            let ended = with(host, &service, &host.path("root/own"), "remove = 'tree'").run(&["sweep"]);
+            assert!(ended.code() == 2 && ended.stderr.contains(told), "{service}: {ended:?}");
+        }
         // Where the pattern leaves the name out it is no entry, and beside the root it is out of reach.
         let inside = format!("state_dir = '{root_shown}/own/state'\nsocket = '{root_shown}/own/sock'");
         for (service, rules) in [(inside.as_str(), "match = '^sb-'\nremove = 'tree'"), (&apart, "remove = 'tree'")] {

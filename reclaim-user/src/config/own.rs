@@ -29,7 +29,8 @@ pub(super) fn in_entries(
             // What is in it would be its entries.
             Some(None) => Some(root.path.clone()),
             Some(Some(name)) => Some(root.path.join(&name)).filter(|_| is_entry(&name)),
-            None => None,
+            // A root within them: its entries are what reclaim has written there.
+            None => Some(root.path.clone()).filter(|path| path.starts_with(file) || lineage.inside(&Lineage::of(file))),
         };
         if let Some(entry) = name {
             return Err(format!(
