@@ -152,6 +152,12 @@ impl Clock {
         self.state().stragglers.weakness()
     }
 
+    /// Whether there are threads that may not be looked at and that still have time to leave a call.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.state().stragglers.is_settling()
+    }
+
     /// Gives threads that were inside a call when the probes were attached until the deadline to be seen outside. Those
     /// that are not, and those that may not be looked at, are left to [`Clock::wait_since`].
     pub(super) fn wait_for_stragglers(&self, deadline: Instant) {

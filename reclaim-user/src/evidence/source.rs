@@ -89,6 +89,11 @@ pub trait EvidenceSource {
     /// is over. The directory stays open that long. Nothing rests on it.
     fn guard(&mut self, _store: Option<BorrowedFd<'_>>) {}
 
+    /// Whether a wait that begins now lasts for a time that is set anyway: more may as well be condemned meanwhile.
+    fn is_settling(&self) -> bool {
+        false
+    }
+
     /// Waits until every mount-class call that had entered the kernel when this was called has left it.
     fn settle(&mut self, limit: Duration) -> Settled;
 

@@ -119,7 +119,7 @@ impl Stragglers {
                  seen outside the kernel since"
             ));
         }
-        if (self.unreadable > 0 || self.blind.is_some()) && self.since.elapsed() < SETTLING {
+        if self.is_settling() {
             return Left::Some(format!(
                 "{} threads may not be looked at and are given {} ms to leave a call",
                 self.unreadable,
@@ -127,6 +127,11 @@ impl Stragglers {
             ));
         }
         Left::All
+    }
+
+    /// Whether there are threads that may not be looked at and that still have time to leave a call.
+    pub(super) fn is_settling(&self) -> bool {
+        (self.unreadable > 0 || self.blind.is_some()) && self.since.elapsed() < SETTLING
     }
 
     /// Whose threads have all been seen outside: everybody's, the number of this process for its own, or none when that is

@@ -10,7 +10,7 @@ use crate::model::fence::{Contents, FileKind, Lease, Timestamp};
 use crate::model::report::Reason;
 use crate::model::retention::Record;
 use crate::model::verdict::{self, Named};
-use crate::sys::directory::{self, Leased, Names, Reader};
+use crate::sys::directory::{self, Leased, Names, Reader, names_on_tmpfs};
 use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
 use nix::errno::Errno;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
@@ -87,10 +87,6 @@ pub(super) struct Examiner {
     /// The last entry passed the fences of status, so the next one is opened at once: one look-up of its name less.
     open_first: bool,
 }
-
-/// Size of an empty directory on a tmpfs: 20 bytes for each name, `.` and `..` among them (`BOGO_DIRENT_SIZE` in the
-/// kernel's mm/shmem.c).
-const EMPTY_ON_TMPFS: u64 = 40;
 
 /// Which look at an entry it is.
 #[derive(Clone, Copy, Debug)]
@@ -288,7 +284,7 @@ impl Examiner {
         };
         if look_inside {
             let empty = match self.sizes_tell {
-                true => file.status.size == EMPTY_ON_TMPFS,
+                true => names_on_tmpfs(file.status.size) == Some(0),
                 false => self.reader.is_empty(&opened, &mut self.names).map_err(|error| fault("getdents64", error))?,
             };
             contents = if empty { Contents::Empty } else { Contents::Something };

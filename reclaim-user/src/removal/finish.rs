@@ -1,7 +1,8 @@
 //! The end of proven entries: one more look, then removal; on a thread of its own where there are many.
 //!
 //! The thread is given entries and proofs by value and holds nothing else of the pass. It never gives a name back, counts
-//! or tells: that is done by the pass, so that what the listing may come by once more is known before it does.
+//! or tells: that is done by the pass, so that what the listing may come by once more is known before it does. A pass that
+//! waits for the thread takes its part of the entries.
 
 use super::condemn::{Batch, Condemned};
 use super::confirm::{Denied, Proof, confirm};
@@ -11,10 +12,12 @@ use super::limits::Limits;
 use super::remove::{Removal, remove};
 use crate::config::RootConfig;
 use crate::model::report::Reason;
-use std::sync::Arc;
+use std::iter::{Zip, zip};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+use std::vec::IntoIter;
 
 /// Fewer entries than this are not worth a thread.
 const WORTH_A_THREAD: usize = 512;
@@ -76,7 +79,32 @@ pub(super) fn end(
 /// Entries of one group, each with what fresh evidence said of it.
 pub(super) struct Proven {
     pub(super) batches: Arc<[Batch]>,
-    pub(super) entries: Vec<(Condemned, Proof)>,
+    pub(super) entries: Queue,
+}
+
+/// Proven entries that nobody has taken yet.
+#[derive(Clone, Debug)]
+pub(super) struct Queue(Arc<Mutex<Zip<IntoIter<Condemned>, IntoIter<Proof>>>>);
+
+impl Queue {
+    /// Entries, and the proofs of each of them.
+    pub(super) fn new(entries: Vec<Condemned>, proofs: Vec<Proof>) -> Self {
+        Self(Arc::new(Mutex::new(zip(entries, proofs))))
+    }
+
+    /// Takes the next one.
+    pub(super) fn next(&self) -> Option<(Condemned, Proof)> {
+        self.lock().next()
+    }
+
+    fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Zip<IntoIter<Condemned>, IntoIter<Proof>>> {
+        // Nothing is done under the lock that a panic could leave half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the thread takes along.
@@ -90,6 +118,8 @@ pub(super) struct Tools {
 #[derive(Debug)]
 pub(super) struct Hand {
     pub(super) batches: Arc<[Batch]>,
+    pub(super) left: Queue,
+    pub(super) limits: Limits,
     results: Receiver<Vec<Ended>>,
     thread: JoinHandle<()>,
 }
@@ -101,20 +131,13 @@ impl Hand {
         if proven.entries.len() < WORTH_A_THREAD || proven.batches.iter().any(|batch| batch.makeshift) {
             return Err(proven);
         }
-        let (give, take) = channel::<Proven>();
-        let (tell, results) = channel();
         let tools = tools();
-        let work = move || {
-            if let Ok(proven) = take.recv() {
-                work(proven, tools, &tell);
-            }
-        };
+        let (limits, batches, left) = (tools.limits.clone(), Arc::clone(&proven.batches), proven.entries.clone());
+        let (tell, results) = channel();
+        let work = move || work(&batches, &left, tools, &tell);
         let Ok(thread) = Builder::new().name("remover".into()).spawn(work) else { return Err(proven) };
-        let batches = Arc::clone(&proven.batches);
-        match give.send(proven) {
-            Ok(()) => Ok(Self { batches, results, thread }),
-            Err(unsent) => Err(unsent.0),
-        }
+        let Proven { batches, entries: left } = proven;
+        Ok(Self { batches, left, limits, results, thread })
     }
 
     /// Results so far, without waiting. None when there are none at the moment.
@@ -140,12 +163,12 @@ impl Hand {
     }
 }
 
-fn work(proven: Proven, tools: Tools, tell: &Sender<Vec<Ended>>) {
-    let Proven { batches, entries } = proven;
+fn work(batches: &[Batch], left: &Queue, tools: Tools, tell: &Sender<Vec<Ended>>) {
     let Tools { rules, mut examiner, limits } = tools;
     let mut go_on = || limits.go_on();
     let (mut results, mut told) = (Vec::new(), Instant::now());
-    for (step, (condemned, proof)) in entries.into_iter().enumerate() {
+    for step in 0_usize.. {
+        let Some((condemned, proof)) = left.next() else { break };
         let batch = &batches[condemned.batch];
         let ended = end(&rules, &mut examiner, batch, condemned, proof, &mut go_on);
         let urgent = matches!(ended, Ended::Denied(..));

@@ -118,12 +118,17 @@ impl<E: EvidenceSource> Pass<'_, E> {
             self.piece(&mut listing, work)?;
             looked = true;
             let left = self.options.budget.saturating_sub(self.begun.elapsed());
-            if work.group.makes_room()
-                || group_is_due(work.group.entries.len(), work.most, work.group.begun.elapsed(), left)
+            let most = self.room(work);
+            if work.group.makes_room() || group_is_due(work.group.entries.len(), most, work.group.begun.elapsed(), left)
             {
                 self.conclude_group(work);
             }
         }
+    }
+
+    /// Entries that the group is full with at the moment.
+    fn room(&self, work: &Work) -> usize {
+        if self.evidence.is_settling() { self.leases.largest_group() } else { work.most }
     }
 
     fn conclude_group(&mut self, work: &mut Work) {
@@ -140,6 +145,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Decides on entries for a moment.
     fn piece(&mut self, listing: &mut Listing, work: &mut Work) -> Result<(), RemovalError> {
         self.examiner.refresh();
+        let most = self.room(work);
         let Self { rules, index, location, root, evidence, options, report, claim, state, words, .. } = self;
         let view = evidence
             .consult()
@@ -201,7 +207,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 break;
             }
             if work.group.makes_room()
-                || work.group.entries.len() >= work.most
+                || work.group.entries.len() >= most
                 || (step % STRIDE == 0 && Instant::now() >= until)
             {
                 break;

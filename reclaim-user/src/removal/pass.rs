@@ -5,7 +5,7 @@ use super::confirm::{Denied, Proof, prove};
 use super::crash;
 use super::error::RemovalError;
 use super::examine::Examiner;
-use super::finish::{Ended, Hand, Proven, Tools, end};
+use super::finish::{Ended, Hand, Proven, Queue, Tools, end};
 use super::leases::Leases;
 use super::limits::Limits;
 use super::lock::Store;
@@ -15,7 +15,7 @@ use super::report::{Claim, Report, summary};
 use super::restore::restore;
 use super::troubles::Looked;
 use super::words::Words;
-use crate::config::RootConfig;
+use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{CondemnedIn, EvidenceSource, Settled};
 use crate::model::id::Location;
 use crate::model::report::{PassSummary, Reason};
@@ -244,7 +244,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         crash::step("after-confirm");
         match proofs {
             Ok(proofs) => {
-                let proven = Proven { batches, entries: entries.into_iter().zip(proofs).collect() };
+                let proven = Proven { batches, entries: Queue::new(entries, proofs) };
                 let Self { rules, root, options, words, .. } = self;
                 let proved = *self.proved.get_or_insert_with(Instant::now);
                 let limits = Limits::new(rules, options, self.begun, proved);
@@ -255,7 +255,11 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 };
                 match Hand::over(proven, tools) {
                     Ok(hand) => self.hand = Some(hand),
-                    Err(proven) => self.end_here(store, proven, &limits),
+                    Err(Proven { batches, entries }) => {
+                        self.end_here(&batches, &entries, &limits);
+                        crash::step("after-remove");
+                        self.remove_batches(store, &batches);
+                    }
                 }
             }
             Err(note) => {
@@ -271,12 +275,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
         confirmed_for
     }
 
-    /// Brings the entries of a group to their ends on this thread.
-    fn end_here(&mut self, store: Option<&Store>, proven: Proven, limits: &Limits) {
-        let Proven { batches, entries } = proven;
+    /// Brings the entries of a group to their ends on this thread, or those that no other thread takes meanwhile.
+    fn end_here(&mut self, batches: &[Batch], entries: &Queue, limits: &Limits) {
         self.examiner.refresh();
-        for (condemned, proof) in entries {
+        while let Some((condemned, proof)) = entries.next() {
             self.breathe();
+            self.collect();
             let Self { evidence, between, report, breathed, rules, examiner, .. } = self;
             let mut go_on = || {
                 if breathed.elapsed() >= PIECE {
@@ -287,10 +291,17 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 limits.go_on()
             };
             let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, &mut go_on);
-            self.take(&batches, ended);
+            self.take(batches, ended);
         }
-        crash::step("after-remove");
-        self.remove_batches(store, &batches);
+    }
+
+    /// Takes part in removing the group that is being removed meanwhile. Not where an entry may take long: what the thread
+    /// has for it then has to be given its name back without waiting for that.
+    fn help(&mut self) {
+        if let Some(hand) = self.hand.as_ref().filter(|_| self.rules.remove == RemoveRule::Empty) {
+            let (batches, left, limits) = (Arc::clone(&hand.batches), hand.left.clone(), hand.limits.clone());
+            self.end_here(&batches, &left, &limits);
+        }
     }
 
     /// Takes what is ready of the group that is being removed meanwhile.
@@ -302,6 +313,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Waits until the group that is being removed meanwhile is through.
     pub(super) fn finish(&mut self, store: Option<&Store>) {
+        self.help();
         while let Some(ready) = self.hand.as_ref().and_then(|hand| hand.wait(PIECE)) {
             self.take_all(ready);
             self.breathe();

@@ -176,6 +176,15 @@ pub fn remove_file(directory: impl AsFd, name: &CStr) -> Result<(), Errno> {
     unlinkat(directory, name, UnlinkatFlags::NoRemoveDir)
 }
 
+/// How many names a directory on a tmpfs holds, by its size: 20 bytes for each name, `.` and `..` among them
+/// (`BOGO_DIRENT_SIZE` in the kernel's mm/shmem.c). None for a size that no directory there has.
+#[must_use]
+pub fn names_on_tmpfs(size: u64) -> Option<usize> {
+    const NAME: u64 = 20;
+    let names = usize::try_from(size / NAME).ok()?.checked_sub(2)?;
+    (size % NAME == 0).then_some(names)
+}
+
 /// What a directory says of one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
@@ -361,6 +370,13 @@ mod tests {
         while reader.read(&opened, &mut rest).unwrap() {}
         assert_eq!(rest.len(), 500);
         assert_eq!(rest.get(0).unwrap().0, names.get(500).unwrap().0);
+    }
+
+    #[test]
+    fn a_directory_in_memory_tells_its_names_by_its_size() {
+        for (size, names) in [(40, Some(0)), (60, Some(1)), (0, None), (20, None), (41, None), (4096, None)] {
+            assert_eq!(names_on_tmpfs(size), names, "{size}");
+        }
     }
 
     #[test]

@@ -428,6 +428,10 @@ impl EvidenceSource for Engine {
         }
     }
 
+    fn is_settling(&self) -> bool {
+        self.clock().is_some_and(Clock::is_settling)
+    }
+
     fn settle(&mut self, limit: Duration) -> Settled {
         let Some(clock) = self.clock() else {
             std::thread::sleep(SETTLING);

@@ -8,7 +8,7 @@ use super::iterators::{Iterators, Record, ReferenceError};
 use super::procfs::MAKESHIFT;
 use crate::evidence::source::{CondemnedIn, Own};
 use crate::model::reference::ReferenceKind;
-use crate::sys::directory::{Names, Reader, open_child, open_parent};
+use crate::sys::directory::{Names, Reader, names_on_tmpfs, open_child, open_parent};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{
@@ -32,8 +32,8 @@ pub struct Counted {
 /// Counts references to the entries of one directory.
 pub(super) fn count(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceError> {
     let directory = condemned.directory;
-    let idle = fstatfs(directory).map_err(failed("fstatfs"))?;
-    if let (Some(idle), false) = (idle_references(idle.filesystem_type()), condemned.path.is_empty())
+    let file_system = fstatfs(directory).map_err(failed("fstatfs"))?.filesystem_type();
+    if let (Some(idle), false) = (idle_references(file_system), condemned.path.is_empty())
         && let Some(opened) = opened_references(iterators, condemned)?
     {
         let usual = |held: Own| match held {
@@ -43,7 +43,7 @@ pub(super) fn count(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> R
         };
         let (met, records) = iterators.count(directory, usual(condemned.held))?;
         // One that the kernel has no dentry of has no reference either; but whether it was missed cannot be told.
-        if met == listed(directory, |_| ())?.len() {
+        if Some(met) == names_in(directory, file_system)? {
             return Ok(judged(records, usual, condemned));
         }
     }
@@ -98,6 +98,15 @@ fn judged(records: Vec<Record>, usual: impl Fn(Own) -> u32, condemned: &Condemne
     // As many as the others have: of others, or of what is in it.
     counted.unsettled.extend(silent.into_keys());
     counted
+}
+
+/// How many names there are in a directory; None where its size makes no sense.
+fn names_in(directory: BorrowedFd<'_>, file_system: FsType) -> Result<Option<usize>, ReferenceError> {
+    if file_system != TMPFS_MAGIC {
+        return listed(directory, |_| ()).map(|names| Some(names.len()));
+    }
+    let size = fstat(directory).map_err(failed("fstat"))?.st_size;
+    Ok(u64::try_from(size).ok().and_then(names_on_tmpfs))
 }
 
 /// What is known of the entries of one directory where nothing is counted.

@@ -24,7 +24,7 @@ use reclaim_ebpf::reference_abi::{
 use std::fmt;
 use std::io::{self, ErrorKind, Read as _};
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Looks that are tried before tasks are said to change too fast.
@@ -226,6 +226,16 @@ impl Iterators {
         if directories.len() > REFERENCE_BASE_SLOTS as usize / 2 {
             return Err(ReferenceError::Bases { count: directories.len() });
         }
+        // Its own descriptors are looked through until all the directories are met. Those of a caller that holds many lie
+        // far apart; what is opened now lies close together.
+        let again: Vec<OwnedFd> = directories
+            .iter()
+            .filter(|_| skip_own)
+            .map(BorrowedFd::try_clone_to_owned)
+            .collect::<Result<_, _>>()
+            .map_err(|source| ReferenceError::Probe { call: "fcntl(F_DUPFD_CLOEXEC)", source })?;
+        let again: Vec<BorrowedFd<'_>> = again.iter().map(AsFd::as_fd).collect();
+        let directories = if skip_own { &again } else { directories };
         for attempt in 0..TRIES {
             self.look_for(directories, skip_own)?;
             self.run()?;
