@@ -1,6 +1,7 @@
 //! A launcher of sandboxes, as a process that is killed at some moment of its work.
 //!
-//! Each round makes an entry, binds it a moment later in one of four ways, and looks whether what is bound is alive.
+//! Each round makes an entry, every second one with a file in it, binds it a moment later in one of four ways, and looks
+//! whether what is bound is alive.
 
 use crate::Sequence;
 use crate::serve::{OrSay as _, enter_private_namespace};
@@ -85,49 +86,66 @@ pub(crate) fn launch(root: &Path, target: &Path, prefix: &str, seed: u64) -> Res
     Ok(())
 }
 
+/// An entry that a launcher made, and where it binds it.
+struct Made<'a> {
+    entry: &'a Path,
+    target: &'a Path,
+    /// What was written to a file in it.
+    text: Option<String>,
+}
+
+/// The file in an entry that holds one.
+const HELD: &str = "held";
+
 fn round(way: Way, entry: &Path, target: &Path, sequence: &mut Sequence) -> Step<()> {
     fs::create_dir(entry).map_err(|error| violation("mkdir", error))?;
+    let text = (sequence.below(2) == 0).then(|| entry.display().to_string());
+    if let Some(text) = &text {
+        fs::write(entry.join(HELD), text).map_err(|error| refused_or("write")(errno(&error)))?;
+    }
+    let made = Made { entry, target, text };
     match way {
-        Way::Path => by_path(entry, target, sequence)?,
-        Way::Descriptor => by_descriptor(entry, target, sequence)?,
-        Way::Tree => by_tree(entry, target, sequence)?,
-        Way::Lease => return by_lease(entry, target, sequence),
+        Way::Path => by_path(&made, sequence)?,
+        Way::Descriptor => by_descriptor(&made, sequence)?,
+        Way::Tree => by_tree(&made, sequence)?,
+        Way::Lease => return by_lease(&made, sequence),
     }
     unmount_after_use(target)
 }
 
-fn by_path(entry: &Path, target: &Path, sequence: &mut Sequence) -> Step<()> {
+fn by_path(made: &Made<'_>, sequence: &mut Sequence) -> Step<()> {
     thread::sleep(Duration::from_micros(sequence.below(2) * sequence.below(4_000)));
-    bind(entry, target)?;
-    expect_alive(target, None, sequence)
+    bind(made.entry, made.target)?;
+    expect_alive(made, None, sequence)
 }
 
-fn by_descriptor(entry: &Path, target: &Path, sequence: &mut Sequence) -> Step<()> {
-    let opened = open(entry, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
+fn by_descriptor(made: &Made<'_>, sequence: &mut Sequence) -> Step<()> {
+    let opened = open(made.entry, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
     let opened = opened.map_err(refused_or("open"))?;
     let inode = fstat(&opened).map_err(|error| violation("fstat", error))?.st_ino;
     pause(sequence);
     let source = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     // Its name may be gone, and still this may not fail.
-    mount(Some(&source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+    mount(Some(&source), made.target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|error| violation("an open entry was deleted: bind", error))?;
     drop(opened);
-    expect_alive(target, Some(inode), sequence)
+    expect_alive(made, Some(inode), sequence)
 }
 
-fn by_tree(entry: &Path, target: &Path, sequence: &mut Sequence) -> Step<()> {
+fn by_tree(made: &Made<'_>, sequence: &mut Sequence) -> Step<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree =
-        open_tree(CWD, entry, flags).map_err(|error| refused_or("open_tree")(Errno::from_raw(error.raw_os_error())))?;
+    let tree = open_tree(CWD, made.entry, flags)
+        .map_err(|error| refused_or("open_tree")(Errno::from_raw(error.raw_os_error())))?;
     let inode = fstat(&tree).map_err(|error| violation("fstat", error))?.st_ino;
     pause(sequence);
-    move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    move_mount(&tree, "", CWD, made.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|error| violation("a live source was deleted: move_mount", error))?;
     drop(tree);
-    expect_alive(target, Some(inode), sequence)
+    expect_alive(made, Some(inode), sequence)
 }
 
-fn by_lease(entry: &Path, target: &Path, sequence: &mut Sequence) -> Step<()> {
+fn by_lease(made: &Made<'_>, sequence: &mut Sequence) -> Step<()> {
+    let Made { entry, target, .. } = *made;
     let opened = open(entry, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
     let opened = opened.map_err(refused_or("open"))?;
     pause_briefly(sequence);
@@ -145,7 +163,7 @@ fn by_lease(entry: &Path, target: &Path, sequence: &mut Sequence) -> Step<()> {
     expect_unmoved()?;
     mount(Some(entry), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|error| violation("a leased entry was renamed: bind", error))?;
-    let alive = expect_alive(target, Some(inode), sequence);
+    let alive = expect_alive(made, Some(inode), sequence);
     // Who renames it and soon gives the name back is seen as well.
     let unmoved = (0..sequence.below(20)).try_for_each(|_| {
         thread::sleep(Duration::from_millis(1));
@@ -174,9 +192,10 @@ fn bind(source: &Path, target: &Path) -> Step<()> {
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(refused_or("bind"))
 }
 
-/// Makes a file at the mount, sees it and removes it, a few times with pauses, so that a sweep has the time to come to a
-/// wrong decision; now and then one that waits for a fixed time, too.
-fn expect_alive(target: &Path, inode: Option<u64>, sequence: &mut Sequence) -> Step<()> {
+/// Looks for what the entry held when it was made, makes a file at the mount, sees it and removes it, a few times with
+/// pauses, so that a sweep has the time to come to a wrong decision; now and then one that waits for a fixed time, too.
+fn expect_alive(made: &Made<'_>, inode: Option<u64>, sequence: &mut Sequence) -> Step<()> {
+    let Made { target, text, .. } = made;
     let file = target.join("alive");
     let longest = if sequence.below(8) == 0 { 1_000 } else { 12 };
     for milliseconds in [0, 1, 3, sequence.below(longest)] {
@@ -187,6 +206,13 @@ fn expect_alive(target: &Path, inode: Option<u64>, sequence: &mut Sequence) -> S
         }
         if inode.is_some_and(|inode| inode != found.ino()) {
             return Err(End::Violation("what is bound is not what was opened".to_owned()));
+        }
+        if let Some(text) = text {
+            let held = fs::read_to_string(target.join(HELD));
+            let held = held.map_err(|error| violation("a live source was deleted: read what it holds", error))?;
+            if held != *text {
+                return Err(End::Violation(format!("what is bound holds {held:?}")));
+            }
         }
         File::create_new(&file).map_err(|error| violation("a live source was deleted: create", error))?;
         fs::symlink_metadata(&file).map_err(|error| violation("a file that was made is not seen: stat", error))?;
@@ -210,6 +236,10 @@ fn unmount_after_use(target: &Path) -> Step<()> {
 /// The sweep was quicker: a clean refusal, after which a launcher begins again.
 fn refused_or(call: &'static str) -> impl Fn(Errno) -> End {
     move |error| if error == Errno::ENOENT { End::Refused } else { violation(call, error) }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
 }
 
 fn violation(call: &str, error: impl std::fmt::Display) -> End {
