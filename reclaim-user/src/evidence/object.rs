@@ -1,11 +1,17 @@
 //! The BPF programs, as the build script made them, and the loader that all of them go through.
 
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::chroot;
 use reclaim_ebpf::abi::{EVENTS_MAP, IN_FLIGHT_MAP};
 use reclaim_ebpf::reference_abi::REFERENCE_OUTPUT_MAP;
 use reclaim_ebpf::walk_abi::WALK_OUTPUT_MAP;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Builder};
+
+/// Where the kernel shows the type information of itself and its modules.
+const TYPES: &str = "/sys/kernel/btf";
 
 /// The object, aligned as its reader wants it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RECLAIM_BPF_OBJECT"));
@@ -38,22 +44,32 @@ pub(super) fn load(given: &Given<'_>) -> Result<Ebpf, EbpfError> {
     loader.load(OBJECT)
 }
 
-/// Makes the loader, where it is not made yet: for a thread of its own, beside what else there is to do at the start.
-pub(super) fn prepare() {
-    drop(loader());
-}
-
-/// The only loader of the process: making one takes longer than all the rest of loading, since each reads and parses the
-/// kernel's type information. The programs have no relocations against it, so it is let go at once.
+/// The only loader of the process: making one may take longer than all the rest of loading.
 fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
     static LOADER: OnceLock<Mutex<EbpfLoader<'static>>> = OnceLock::new();
     let make = || {
-        let mut loader = EbpfLoader::new();
+        let mut loader = without_types(EbpfLoader::new);
         loader.btf(None);
         Mutex::new(loader)
     };
     // A load that panicked has left names and numbers behind, which the next one sets again.
     LOADER.get_or_init(make).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes something where the kernel's type information is not found: a loader reads and parses all of it when it is made,
+/// which takes a tenth of a second and some 50 MiB, and the programs have no relocations against it. Where a thread may
+/// not have a root directory of its own, it is found.
+fn without_types<T: Send>(make: impl Fn() -> T + Send + Sync) -> T {
+    let elsewhere = || {
+        // Nothing is below it but the files that it lists.
+        let _ = unshare(CloneFlags::CLONE_FS).and_then(|()| chroot(TYPES));
+        make()
+    };
+    let made = thread::scope(|scope| {
+        let thread = Builder::new().name("loader".into()).spawn_scoped(scope, elsewhere).ok()?;
+        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    made.unwrap_or_else(make)
 }
 
 /// The same bytes for as long as the process lives, kept once however often they are given: there are a few offsets and

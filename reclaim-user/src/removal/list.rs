@@ -37,6 +37,8 @@ struct Work {
     group: Group,
     /// Entries that the group is full with.
     most: usize,
+    /// There was a group before.
+    is_under_way: bool,
     pile: Pile<CString>,
     /// Names that the pile held back, to be looked at once more.
     again: Vec<CString>,
@@ -63,7 +65,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let pile = Pile::new(self.rules.pile, self.state.cursor.pile_met);
         let looked = Vec::new().into_iter();
         let (group, most) = (Group::new(), GROUP_FIRST);
-        let mut work = Work { group, most, pile, again: Vec::new(), ahead: None, looked, looks: 0, place: 0 };
+        let again = Vec::new();
+        let mut work = Work { group, most, is_under_way: false, pile, again, ahead: None, looked, looks: 0, place: 0 };
         let result = self.list_all(&mut work);
         // Locks on what is not decided on in this pass end here.
         work.looked = Vec::new().into_iter();
@@ -137,7 +140,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let filled_for = group.begun.elapsed();
         let confirmed_for = self.conclude(store.as_ref(), group);
         self.store = store;
-        work.most = next_group(work.most, self.leases.largest_group(), filled_for, confirmed_for);
+        // The first one takes what has to be done once as well.
+        if std::mem::replace(&mut work.is_under_way, true) {
+            work.most = next_group(work.most, self.leases.largest_group(), filled_for, confirmed_for);
+        }
         // Concluding takes time that is not spent on filling the next one.
         work.group.begun = Instant::now();
     }

@@ -22,7 +22,6 @@ use super::clock::{Clock, Waited};
 use super::lacking::lacks;
 use super::layouts;
 use super::mount_fence::MountFence;
-use super::object;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
@@ -153,14 +152,7 @@ impl Engine {
         // Beside the probes or the scan: it takes longer than either.
         let loading = match evidence {
             EvidenceChoice::Scan | EvidenceChoice::Live => None,
-            EvidenceChoice::Auto | EvidenceChoice::Walk => {
-                // The loader first: the kernel's types are looked into by the other thread meanwhile.
-                let load = || {
-                    object::prepare();
-                    Walker::load()
-                };
-                Builder::new().name("loader".into()).spawn(load).ok()
-            }
+            EvidenceChoice::Auto | EvidenceChoice::Walk => Builder::new().name("walk".into()).spawn(Walker::load).ok(),
         };
         let (probes, probes_missing) = match (evidence, span) {
             (EvidenceChoice::Scan, _) => (None, Some("not asked for: --evidence scan".to_owned())),

@@ -120,6 +120,8 @@ pub(super) struct Evidence {
     /// Consult fails after so many more calls; none: never.
     pub(super) consults_left: Option<usize>,
     pub(super) confirm_fails: bool,
+    /// A wait lasts for a time that is set anyway.
+    pub(super) settling: bool,
     /// Sees no real mounts at all.
     pub(super) blind: bool,
     /// Mount tables show less than all.
@@ -156,6 +158,7 @@ impl Evidence {
             gap: None,
             consults_left: None,
             confirm_fails: false,
+            settling: false,
             blind: false,
             tables_gap: false,
             tables: full(),
@@ -239,6 +242,10 @@ impl EvidenceSource for Evidence {
         }
         self.take(false);
         Ok(self.view())
+    }
+
+    fn is_settling(&self) -> bool {
+        self.settling
     }
 
     fn settle(&mut self, _limit: Duration) -> Settled {
