@@ -2,7 +2,8 @@
 //!
 //! Whatever makes a mount of a file or directory possible, or keeps one, counts as a reference to its dentry: mounts,
 //! open files wherever they are, working directories, layers of overlays, a call that has looked its path up. So one
-//! number, read at one moment, tells whether anybody relies on an entry. What has no reference and no path can get none.
+//! number, read at one moment, tells whether anybody relies on an entry. What has no reference and no path can get none, but
+//! by a file handle (open_by_handle_at(2), with CAP_DAC_READ_SEARCH).
 
 use core::ffi::c_void;
 
