@@ -60,6 +60,10 @@ pub enum Request {
     AskSocket(PathBytes, String),
     /// Take a copy of the mounts at the first path (`open_tree`) and put it on the second (`move_mount`).
     BindTree(PathBytes, PathBytes),
+    /// Keep a copy of the mount at a path (`open_tree`) that is mounted nowhere.
+    HoldTree(PathBytes),
+    /// Unmount a path at once, whoever is in it still (`MNT_DETACH`).
+    UnmountLazily(PathBytes),
     /// Keep an open descriptor of a path: answers its number.
     Hold(PathBytes),
     /// Take an exclusive lock on a path and keep it.

@@ -14,7 +14,7 @@ use std::env;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{self, Child, Command, Stdio};
@@ -29,6 +29,7 @@ pub(crate) fn serve() -> ! {
 #[derive(Default)]
 struct Server {
     held: Vec<File>,
+    trees: Vec<OwnedFd>,
     locks: Vec<Flock<File>>,
     zombies: Vec<Child>,
 }
@@ -86,6 +87,11 @@ impl Server {
                 let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
                 move_mount(tree, "", CWD, target.as_path(), flags).or_say("move_mount")?;
             }
+            Request::HoldTree(path) => {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                self.trees.push(open_tree(CWD, path.as_path(), flags).or_say("open_tree")?);
+            }
+            Request::UnmountLazily(path) => umount2(path.as_path(), MntFlags::MNT_DETACH).or_say("umount")?,
             Request::Hold(path) => {
                 let file = File::open(path.as_path()).or_say("open")?;
                 let number = file.as_raw_fd().to_string();
@@ -99,6 +105,7 @@ impl Server {
             }
             Request::Release => {
                 self.held.clear();
+                self.trees.clear();
                 self.locks.clear();
             }
             Request::BecomeUser(id) => become_user(id)?,
@@ -126,7 +133,7 @@ impl Server {
     }
 
     fn live_on_in_a_thread(&mut self, source: PathBytes, target: PathBytes) -> Answer {
-        let Self { held, locks, zombies } = std::mem::take(self);
+        let Self { held, trees, locks, zombies } = std::mem::take(self);
         let thread = thread::spawn(move || {
             let ready = unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
                 .or_say("unshare")
@@ -137,7 +144,7 @@ impl Server {
                 say(&Answer::Failed(error));
                 process::exit(1);
             }
-            Self { held, locks, zombies }.run(&gettid().to_string())
+            Self { held, trees, locks, zombies }.run(&gettid().to_string())
         });
         let error = match die_alone() {
             Ok(never) => match never {},

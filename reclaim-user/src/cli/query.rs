@@ -3,7 +3,6 @@
 use super::context::Context;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::asked::Looker;
-use crate::evidence::source::View;
 use crate::model::answer::{Decision, QueryReport, Seen};
 use crate::model::report::Name;
 use crate::render::table::Table;
@@ -24,9 +23,8 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     let subjects: Vec<_> = arguments.paths.iter().map(|path| (path, looker.look(path))).collect();
     let watch = subjects.iter().filter_map(|(_, subject)| subject.as_ref().ok()).flat_map(|found| found.places.clone());
     let mut engine = context.engine(watch.collect())?;
-    let view = engine.ask(&looker.directories())?;
-    let View { pins, coverage, tables, producer, .. } = view;
-    let seen = Seen { pins, coverage, tables, producer };
+    let view = engine.ask(&looker.question())?;
+    let seen = Seen::from(view);
     let mut table = Table::new(&["VERDICT", "PATH", "EVIDENCE", "WHY"]);
     let mut outcome = Outcome::Done;
     for (path, subject) in subjects {

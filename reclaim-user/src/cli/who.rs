@@ -4,7 +4,6 @@ use super::context::Context;
 use crate::error::{Error, Outcome, chain};
 use crate::evidence::asked::Looker;
 use crate::evidence::holders;
-use crate::evidence::source::View;
 use crate::model::answer::{Seen, Subject};
 use crate::render::who as text;
 use std::collections::BTreeSet;
@@ -28,18 +27,22 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
     if !subjects.is_empty() {
         let watch = subjects.iter().flat_map(|subject| subject.places.clone()).collect();
         let mut engine = context.engine(watch)?;
-        let view = engine.ask(&looker.directories())?;
-        let View { pins, coverage, tables, producer, .. } = view;
-        let seen = Seen { pins, coverage, tables, producer };
+        let view = engine.ask(&looker.question())?;
+        let seen = Seen::from(view);
         let namespaces: BTreeSet<_> = subjects.iter().flat_map(|subject| subject.namespaces(view.pins)).collect();
         let tasks = holders::tasks(&namespaces, view.pins);
+        let processes = subjects.iter().flat_map(|subject| subject.processes(seen)).collect();
+        let processes = holders::processes(&processes);
         for subject in &subjects {
-            let report = subject.who(seen, &tasks);
+            let report = subject.who(seen, &tasks, &processes);
             context.output.object(&report)?;
             for line in text::heading(&report) {
                 context.output.line(&line)?;
             }
             context.output.table(&text::table(&report))?;
+            if let Some(table) = text::references(&report) {
+                context.output.table(&table)?;
+            }
             for line in text::advice(&report) {
                 context.output.line(&line)?;
             }

@@ -7,7 +7,7 @@ use crate::model::report::Name;
 use crate::sys::mount_id::mount_of;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -51,6 +51,8 @@ pub struct Looker {
     known: Vec<Directory>,
     /// Some path does not lie in one of the known directories, or something is mounted on it.
     apart: bool,
+    /// Directories that were closed again.
+    closed: u64,
 }
 
 /// A directory that is open, and where it is.
@@ -60,6 +62,19 @@ struct Directory {
     file: OwnedFd,
     ground: Ground,
     children: Children,
+    /// The names of those children.
+    names: Vec<CString>,
+}
+
+/// What evidence is asked about.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// The directories, and the names of the children in them that are meant.
+    pub directories: Vec<(Asked<'a>, &'a [CString])>,
+    /// Whether all that is asked about are children of these directories, on which nothing is mounted.
+    pub is_whole: bool,
+    /// Directories that were asked about and are not open any more.
+    pub closed: u64,
 }
 
 /// Which children of a directory are asked about.
@@ -75,7 +90,7 @@ impl Directory {
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
         let file = openat(AT_FDCWD, &path, flags, Mode::empty()).map_err(failed(asked))?;
         let ground = ground::ground_of(&file).map_err(unplaced(asked))?;
-        Ok(Self { path, file, ground, children: Children::None })
+        Ok(Self { path, file, ground, children: Children::None, names: Vec::new() })
     }
 
     fn asked(&self) -> Asked<'_> {
@@ -108,6 +123,7 @@ impl Looker {
                 if self.known.len() == DIRECTORIES {
                     self.known.remove(0);
                     self.apart = true;
+                    self.closed += 1;
                 }
                 self.known.push(Directory::open(above, path)?);
                 self.known.len() - 1
@@ -138,6 +154,8 @@ impl Looker {
             places.push(ground::ground_of(&file).map_err(unplaced(path))?.location);
         }
         let known_empty = kind != SFlag::S_IFDIR || is_empty(&file);
+        // A name from a path holds no zero byte.
+        directory.names.extend(CString::new(name));
         directory.children = match directory.children {
             Children::None => Children::One(file),
             Children::One(_) | Children::Many => Children::Many,
@@ -145,13 +163,11 @@ impl Looker {
         Ok(subject(places, stat.st_uid, known_empty))
     }
 
-    /// The directories that all paths so far lie in, to ask evidence about. None when a path is not the child of one.
+    /// The paths so far, to ask evidence about.
     #[must_use]
-    pub fn directories(&self) -> Vec<Asked<'_>> {
-        if self.apart {
-            return Vec::new();
-        }
-        self.known.iter().map(Directory::asked).collect()
+    pub fn question(&self) -> Question<'_> {
+        let directories = self.known.iter().map(|directory| (directory.asked(), &*directory.names)).collect();
+        Question { directories, is_whole: !self.apart, closed: self.closed }
     }
 }
 

@@ -38,6 +38,12 @@ pub fn tasks(wanted: &BTreeSet<NamespaceId>, pins: &PinSet) -> BTreeMap<Namespac
         .collect()
 }
 
+/// What processes are, as far as they are there still.
+#[must_use]
+pub fn processes(wanted: &BTreeSet<u32>) -> BTreeMap<u32, Task> {
+    wanted.iter().take(MOST).filter_map(|pid| Some((*pid, describe(*pid)?))).collect()
+}
+
 fn namespace_of(pid: u32) -> Option<NamespaceId> {
     std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|stat| NamespaceId(stat.ino()))
 }

@@ -1,5 +1,6 @@
 //! What decisions and the removal protocol ask of evidence, whoever takes it.
 
+use crate::model::answer::Seen;
 use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
 use crate::model::reference::References;
@@ -18,7 +19,8 @@ pub struct View<'a> {
     /// How much was seen of mount tables, which alone tell of the work directory of an overlay. That is never empty, so
     /// this is the claim for entries that hold something. Never wider than `coverage`.
     pub tables: &'a Coverage,
-    /// What refers to condemned entries besides mounts. Only a confirmation looks for that.
+    /// What refers to condemned entries besides mounts, which a confirmation looks for; or to places that somebody asks
+    /// about, where the kernel cannot be walked.
     pub references: &'a References,
     /// Who saw it.
     pub producer: Producer,
@@ -31,6 +33,13 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn claim(&self, may_hold: bool) -> &'a Coverage {
         if may_hold { self.tables } else { self.coverage }
+    }
+}
+
+impl<'a> From<View<'a>> for Seen<'a> {
+    fn from(view: View<'a>) -> Self {
+        let View { pins, coverage, tables, references, producer, walks: _ } = view;
+        Self { pins, coverage, tables, references, producer }
     }
 }
 

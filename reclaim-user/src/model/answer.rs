@@ -4,6 +4,7 @@ use super::coverage::Coverage;
 use super::id::{Location, NamespaceId};
 use super::pin::{Pin, Place, Role, State};
 use super::pin_set::{PinSet, entry_key};
+use super::reference::{Reference, ReferenceKind, References, place_key};
 use super::report::{Name, Producer};
 use super::task::Task;
 use serde::Serialize;
@@ -33,6 +34,9 @@ pub struct Seen<'a> {
     pub coverage: &'a Coverage,
     /// The claim of mount tables, which alone tell of the work directory of an overlay. That is never empty.
     pub tables: &'a Coverage,
+    /// What relies on places besides mounts, by [`place_key`]. Looked for where the kernel cannot be walked, which alone
+    /// shows the mounts that such a reference keeps.
+    pub references: &'a References,
     /// Who took it.
     pub producer: Producer,
 }
@@ -60,6 +64,18 @@ pub struct PinReport {
     pub tasks: Vec<Task>,
 }
 
+/// A reference that is no mount, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReferenceReport {
+    /// How the task has the place.
+    pub kind: ReferenceKind,
+    /// At the path or below it.
+    #[serde(rename = "where")]
+    pub place: Place,
+    /// The process; none where it is not known, or is gone by now.
+    pub task: Option<Task>,
+}
+
 /// Who pins a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "who")]
@@ -79,6 +95,9 @@ pub struct WhoReport {
     pub covered: bool,
     /// The pins.
     pub pins: Vec<PinReport>,
+    /// What relies on it besides mounts, where the kernel cannot be walked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub references: Vec<ReferenceReport>,
     /// Why more may rely on it than `pins` shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
@@ -175,7 +194,14 @@ impl Subject {
         found
     }
 
+    fn references(&self, seen: Seen<'_>) -> BTreeSet<Reference> {
+        self.places.iter().flat_map(|place| seen.references.of(&place_key(place))).copied().collect()
+    }
+
     fn doubt(&self, seen: Seen<'_>) -> Option<String> {
+        if let Some(reference) = self.references(seen).iter().find(|reference| !reference.is_certain()) {
+            return Some(reference.to_string());
+        }
         let found = seen.pins.doubt(&self.name.0, self.known_empty, seen.producer == Producer::Walk);
         let (namespace, layer) = found?;
         Some(format!(
@@ -187,10 +213,12 @@ impl Subject {
     /// The decision on this path.
     #[must_use]
     pub fn query(&self, seen: Seen<'_>) -> QueryReport {
-        let Seen { pins, coverage, tables, producer } = seen;
+        let Seen { pins, coverage, tables, references: _, producer } = seen;
         let coverage = if self.known_empty { coverage } else { tables };
         let (verdict, why) = if let Some((place, pin)) = self.pins(pins).first() {
             (Decision::Pinned, Some(sentence(*place, pin)))
+        } else if let Some(reference) = self.references(seen).iter().find(|reference| reference.is_certain()) {
+            (Decision::Pinned, Some(reference.to_string()))
         } else if let Some(doubt) = self.doubt(seen) {
             (Decision::Unknown, Some(doubt))
         } else if coverage.complete() || coverage.covered(self.owner) {
@@ -201,26 +229,47 @@ impl Subject {
         QueryReport { path_hex: self.path.hex(), path: self.path.clone(), verdict, evidence: producer, why }
     }
 
-    /// Who pins this path, with the tasks of each namespace as they were looked up.
+    /// Who pins this path, with the tasks of each namespace and the processes as they were looked up.
     #[must_use]
-    pub fn who(&self, seen: Seen<'_>, tasks: &BTreeMap<NamespaceId, Vec<Task>>) -> WhoReport {
-        let Seen { pins, coverage, tables, producer } = seen;
+    pub fn who(
+        &self,
+        seen: Seen<'_>,
+        tasks: &BTreeMap<NamespaceId, Vec<Task>>,
+        processes: &BTreeMap<u32, Task>,
+    ) -> WhoReport {
+        let Seen { pins, coverage, tables, references: _, producer } = seen;
         let coverage = if self.known_empty { coverage } else { tables };
         let mut found: Vec<PinReport> =
             self.pins(pins).into_iter().map(|(place, pin)| PinReport::of(place, &pin, tasks)).collect();
         found.sort_by(|a, b| {
             (a.namespace, a.role, a.place, a.mount_id).cmp(&(b.namespace, b.role, b.place, b.mount_id))
         });
+        let references: Vec<ReferenceReport> = self
+            .references(seen)
+            .into_iter()
+            .filter(Reference::is_certain)
+            .map(|Reference { kind, process, place }| {
+                let task = process.and_then(|process| processes.get(&process)).cloned();
+                ReferenceReport { kind, place, task }
+            })
+            .collect();
         WhoReport {
             path_hex: self.path.hex(),
             path: self.path.clone(),
-            pinned: !found.is_empty(),
+            pinned: !found.is_empty() || !references.is_empty(),
             evidence: producer,
             complete: coverage.complete(),
             covered: coverage.complete() || coverage.covered(self.owner),
             pins: found,
+            references,
             doubt: self.doubt(seen),
         }
+    }
+
+    /// The processes that refer to this path.
+    #[must_use]
+    pub fn processes(&self, seen: Seen<'_>) -> BTreeSet<u32> {
+        self.references(seen).into_iter().filter_map(|reference| reference.process).collect()
     }
 
     /// The namespaces that pin this path.

@@ -39,7 +39,9 @@ fn full() -> Coverage {
 }
 
 fn decide(pins: &PinSet, coverage: &Coverage, path: &str) -> Decision {
-    subject(path).query(Seen { pins, coverage, tables: coverage, producer: Producer::Scan }).verdict
+    subject(path)
+        .query(Seen { pins, coverage, tables: coverage, references: &References::NONE, producer: Producer::Scan })
+        .verdict
 }
 
 #[test]
@@ -94,10 +96,44 @@ fn what_may_hold_something_is_free_only_by_the_tables_too() {
     let pins = set(&[], vec![], true);
     let (coverage, mut tables) = (full(), full());
     tables.lower(crate::model::coverage::GapCause::NamespaceUnread, 1, crate::model::coverage::Reach::Everybody);
-    let seen = Seen { pins: &pins, coverage: &coverage, tables: &tables, producer: Producer::Walk };
+    let seen = Seen {
+        pins: &pins,
+        coverage: &coverage,
+        tables: &tables,
+        references: &References::NONE,
+        producer: Producer::Walk,
+    };
     let empty = |known_empty| Subject { known_empty, ..subject("/root/a") };
     assert_eq!(empty(true).query(seen).verdict, Decision::Free);
     assert_eq!(empty(false).query(seen).verdict, Decision::Unknown);
+}
+
+#[test]
+fn a_reference_pins_and_one_that_nobody_could_tell_of_leaves_it_unknown() {
+    let pins = set(&[], vec![], true);
+    let coverage = full();
+    let mut references = References::NONE;
+    let mut add = |path: &str, kind, process| {
+        references.add(place_key(&subject(path).places[0]), Reference { kind, process, place: Place::Below });
+    };
+    add("/root/open", ReferenceKind::Descriptor, Some(7));
+    add("/root/dark", ReferenceKind::Unknown, None);
+    add("/root/both", ReferenceKind::Unknown, None);
+    add("/root/both", ReferenceKind::Root, None);
+    let references = &references;
+    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, references, producer: Producer::Scan };
+    let open = subject("/root/open").query(seen);
+    assert_eq!(open.verdict, Decision::Pinned);
+    assert_eq!(open.why.as_deref(), Some("process 7 has something below it open by a descriptor"));
+    assert_eq!(subject("/root/dark").query(seen).verdict, Decision::Unknown);
+    assert_eq!(subject("/root/both").query(seen).verdict, Decision::Pinned);
+    assert_eq!(subject("/root/ope").query(seen).verdict, Decision::Free);
+    let who = |path| subject(path).who(seen, &BTreeMap::new(), &BTreeMap::new());
+    assert!(who("/root/open").pinned && who("/root/open").doubt.is_none() && who("/root/both").pinned);
+    assert!(!who("/root/dark").pinned && who("/root/dark").references.is_empty() && who("/root/dark").doubt.is_some());
+    // A root directory of a file system, and a child of it.
+    let keys = ["/", "/a"].map(|path| place_key(&Location::of(DEVICE, path.as_bytes())));
+    assert_eq!(keys, [b"0:9".to_vec(), b"0:9/a".to_vec()]);
 }
 
 fn keys(value: &serde_json::Value) -> Vec<&str> {
@@ -108,10 +144,21 @@ fn keys(value: &serde_json::Value) -> Vec<&str> {
 fn shapes_are_those_of_the_contract() {
     let pins = set(&["/root/a"], vec![], true);
     let coverage = full();
-    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, producer: Producer::Walk };
+    let mut references = References::NONE;
+    let reference = Reference { kind: ReferenceKind::WorkingDirectory, process: Some(1), place: Place::Exact };
+    references.add(place_key(&subject("/root/c").places[0]), reference);
+    let references = &references;
+    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, references, producer: Producer::Walk };
     let task = Task { pid: 1, comm: Name(b"x".into()), cgroup: Name(b"/".into()), unit: None, container: None };
-    let tasks = BTreeMap::from([(NamespaceId(7), vec![task])]);
-    let who = serde_json::to_value(subject("/root/a").who(seen, &tasks)).expect("json");
+    let (tasks, processes) = (BTreeMap::from([(NamespaceId(7), vec![task.clone()])]), BTreeMap::from([(1, task)]));
+    let who = |path| serde_json::to_value(subject(path).who(seen, &tasks, &processes)).expect("json");
+    let open = &who("/root/c")["references"][0];
+    assert_eq!(keys(open), ["kind", "task", "where"]);
+    assert_eq!(
+        (&open["kind"], &open["where"], &open["task"]["pid"]),
+        (&"working-directory".into(), &"exact".into(), &1.into())
+    );
+    let who = who("/root/a");
     assert_eq!(keys(&who), ["complete", "covered", "evidence", "path", "pinned", "pins", "type"]);
     let pin = &who["pins"][0];
     assert_eq!(keys(pin), ["mount_id", "mount_point", "namespace", "role", "state", "tasks", "where"]);

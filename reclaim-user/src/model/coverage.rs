@@ -22,6 +22,8 @@ pub enum GapCause {
     ProcfsFiltered,
     /// procfs could not be listed.
     ProcfsUnreadable,
+    /// Descriptors and directories of tasks were not looked at.
+    ReferencesUnread,
     /// The kernel could not send records of events.
     EventsLost,
     /// Some probes are not attached.
@@ -41,6 +43,7 @@ impl GapCause {
             Self::TargetHidden => "target-hidden",
             Self::ProcfsFiltered => "procfs-filtered",
             Self::ProcfsUnreadable => "procfs-unreadable",
+            Self::ReferencesUnread => "references-unread",
             Self::EventsLost => "events-lost",
             Self::ProbesMissing => "probes-missing",
         }

@@ -1,11 +1,14 @@
 //! References to condemned entries that are no mounts, but let whoever has them make one.
 
+use super::id::Location;
 use super::pin::Place;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// How a process refers to a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ReferenceKind {
     /// By an open descriptor, `O_PATH` or not.
     Descriptor,
@@ -32,6 +35,14 @@ pub struct Reference {
     pub process: Option<u32>,
     /// At the entry or below it.
     pub place: Place,
+}
+
+impl Reference {
+    /// Whether somebody is known to have it. Otherwise it only says that nobody could tell.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self.kind, ReferenceKind::Unsettled | ReferenceKind::Unknown)
+    }
 }
 
 impl fmt::Display for Reference {
@@ -66,7 +77,15 @@ impl fmt::Display for Reference {
     }
 }
 
-/// References to the condemned entries of one root, by what the pin set calls an entry (`.reclaim/BATCH/NAME`).
+/// What references to a place that somebody asks about are kept by.
+#[must_use]
+pub fn place_key(place: &Location) -> Vec<u8> {
+    // Without the slash of `/`, so that a name and a slash before it lead on from any place.
+    [place.device.to_string().as_bytes(), place.path.strip_suffix(b"/").unwrap_or(&place.path)].concat()
+}
+
+/// References to the condemned entries of one root, by what the pin set calls an entry (`.reclaim/BATCH/NAME`), or to
+/// places that somebody asks about (see [`place_key`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     by_entry: BTreeMap<Vec<u8>, Vec<Reference>>,

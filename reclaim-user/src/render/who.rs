@@ -3,8 +3,9 @@
 use super::pass;
 use super::table::Table;
 use super::text;
-use crate::model::answer::{PinReport, WhoReport};
+use crate::model::answer::{PinReport, ReferenceReport, WhoReport};
 use crate::model::pin::{Place, Role, State};
+use crate::model::reference::ReferenceKind;
 use crate::model::task::Task;
 
 /// Tasks shown on one line.
@@ -13,7 +14,7 @@ const SHOWN: usize = 3;
 /// What comes before the table.
 #[must_use]
 pub fn heading(report: &WhoReport) -> Vec<String> {
-    let WhoReport { path, path_hex: _, pinned, evidence, complete, covered, pins, doubt } = report;
+    let WhoReport { path, path_hex: _, pinned, evidence, complete, covered, pins, references, doubt } = report;
     let path = text::name(path);
     let claim = match (complete, covered) {
         (true, _) => "complete",
@@ -21,13 +22,40 @@ pub fn heading(report: &WhoReport) -> Vec<String> {
         (false, false) => "not complete: there may be more",
     };
     let evidence = pass::producer(*evidence);
-    let count = text::counted(pins.len() as u64, "pin", "pins");
+    let counts = [(pins.len(), "pin", "pins"), (references.len(), "open reference", "open references")];
+    let counts = counts.iter().filter(|(count, ..)| *count > 0);
+    let count =
+        counts.map(|(count, one, many)| text::counted(*count as u64, one, many)).collect::<Vec<_>>().join(" and ");
     let mut lines = vec![match pinned {
         true => format!("{path}: pinned by {count} (evidence: {evidence}, {claim})"),
         false => format!("{path}: no pins seen (evidence: {evidence}, {claim})"),
     }];
     lines.extend(doubt.as_ref().map(|doubt| format!("{path}: {}", text::escape(doubt.as_bytes()))));
     lines
+}
+
+/// What relies on the path without a mount; none where nothing does.
+#[must_use]
+pub fn references(report: &WhoReport) -> Option<Table> {
+    let mut table = Table::new(&["REFERENCE", "WHERE", "TASK"]);
+    for ReferenceReport { kind, place, task } in &report.references {
+        let kind = match kind {
+            ReferenceKind::Descriptor => "descriptor",
+            ReferenceKind::WorkingDirectory => "working directory",
+            ReferenceKind::Root => "root directory",
+            ReferenceKind::Executable => "program",
+            ReferenceKind::Counted | ReferenceKind::Unsettled | ReferenceKind::Unknown => "not known",
+        };
+        table.row([kind.to_owned(), self::place(*place).to_owned(), tasks(task.as_slice())]);
+    }
+    (!report.references.is_empty()).then_some(table)
+}
+
+fn place(place: Place) -> &'static str {
+    match place {
+        Place::Exact => "exact",
+        Place::Below => "below",
+    }
 }
 
 /// The pins.
@@ -38,11 +66,7 @@ pub fn table(report: &WhoReport) -> Table {
         let PinReport { role, place, namespace, mount_id, mount_point, mount_point_hex: _, state, tasks: held } = pin;
         table.row([
             pass::role(*role).to_owned(),
-            match place {
-                Place::Exact => "exact",
-                Place::Below => "below",
-            }
-            .to_owned(),
+            self::place(*place).to_owned(),
             namespace.map_or_else(|| "-".to_owned(), |namespace| namespace.to_string()),
             mount_id.to_string(),
             self::state(*state).to_owned(),
@@ -113,6 +137,9 @@ pub fn advice(report: &WhoReport) -> Vec<String> {
         if !lines.contains(&line) {
             lines.push(line);
         }
+    }
+    if !report.references.is_empty() {
+        lines.push("what to do: a task has it open or is in it; end that task, or let it close what it has and leave");
     }
     lines.into_iter().map(str::to_owned).collect()
 }

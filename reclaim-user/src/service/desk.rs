@@ -6,7 +6,7 @@ use crate::error::chain;
 use crate::evidence::asked::Looker;
 use crate::evidence::engine::{Engine, EngineError, EngineStatus};
 use crate::evidence::holders;
-use crate::evidence::source::{EvidenceSource as _, View};
+use crate::evidence::source::EvidenceSource as _;
 use crate::model::answer::{self, Seen, Subject};
 use crate::model::report::{PassSummary, Reason};
 use crate::model::status::{EvidenceStatus, PassedRung, Probe, StatusReport, Totals};
@@ -163,9 +163,8 @@ fn subject(looker: &mut Looker, peer: Peer, path: &PathArgument) -> Result<Subje
 fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Value>, EngineError> {
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
-    let view = engine.ask(&looker.directories())?;
-    let View { pins, coverage, tables, producer, .. } = view;
-    let seen = Seen { pins, coverage, tables, producer };
+    let view = engine.ask(&looker.question())?;
+    let seen = Seen::from(view);
     Ok(subjects
         .into_iter()
         .map(|subject| subject.map_or_else(|error| error, |subject| json(&subject.query(seen))))
@@ -175,14 +174,15 @@ fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<
 fn who(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Value>, EngineError> {
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
-    let view = engine.ask(&looker.directories())?;
-    let View { pins, coverage, tables, producer, .. } = view;
-    let seen = Seen { pins, coverage, tables, producer };
+    let view = engine.ask(&looker.question())?;
+    let seen = Seen::from(view);
     let namespaces: BTreeSet<_> = subjects.iter().flatten().flat_map(|subject| subject.namespaces(view.pins)).collect();
     let tasks = holders::tasks(&namespaces, view.pins);
+    let processes = subjects.iter().flatten().flat_map(|subject| subject.processes(seen)).collect();
+    let processes = holders::processes(&processes);
     Ok(subjects
         .into_iter()
-        .map(|subject| subject.map_or_else(|error| error, |subject| json(&subject.who(seen, &tasks))))
+        .map(|subject| subject.map_or_else(|error| error, |subject| json(&subject.who(seen, &tasks, &processes))))
         .collect())
 }
 

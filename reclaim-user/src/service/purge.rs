@@ -7,8 +7,7 @@ use crate::error::{Error, exit};
 use crate::evidence::asked::{Looker, path_of};
 use crate::evidence::engine::Engine;
 use crate::evidence::holders;
-use crate::evidence::source::View;
-use crate::model::answer::{PinReport, Seen};
+use crate::model::answer::PinReport;
 use crate::model::pin::{Pin, Place};
 use crate::model::purge::{
     CommandTemplate, ExpandError, Id, PurgeReport, TargetName, TargetReport, TargetVerdict, Template, shared_by,
@@ -402,11 +401,11 @@ fn report(engine: &mut Engine, path: &Path, purged: Purged, weaker_proof: bool) 
 fn held(engine: &mut Engine, path: &Path, seen: &[Pin]) -> Vec<PinReport> {
     let mut looker = Looker::default();
     let subject = looker.look(path);
-    let asked = looker.directories();
+    let asked = looker.question();
     let pins = match (subject, engine.ask(&asked)) {
-        (Ok(subject), Ok(View { pins, coverage, tables, producer, .. })) => {
-            let tasks = holders::tasks(&subject.namespaces(pins), pins);
-            subject.who(Seen { pins, coverage, tables, producer }, &tasks).pins
+        (Ok(subject), Ok(view)) => {
+            let tasks = holders::tasks(&subject.namespaces(view.pins), view.pins);
+            subject.who(view.into(), &tasks, &BTreeMap::new()).pins
         }
         _ => Vec::new(),
     };

@@ -1,40 +1,86 @@
-//! Answering questions about any path: what the tables tell, and where the kernel can be walked, what no table shows.
+//! Answering questions about any path: what the tables tell, and what no table shows. The kernel's own list of mounts has
+//! that; where it cannot be walked, the descriptors and directories of tasks do, which are what keeps such mounts.
 
 use super::walked::{self, Asked};
 use super::{Engine, EngineError, error_chain};
+use crate::evidence::asked::Question;
+use crate::evidence::references::Found;
 use crate::evidence::scan;
-use crate::evidence::source::View;
-use crate::model::coverage::Coverage;
-use crate::model::reference::References;
+use crate::evidence::source::{CondemnedIn, Own, View};
+use crate::model::coverage::{Coverage, GapCause, Reach};
+use crate::model::pin::Pin;
+use crate::model::reference::{References, place_key};
 use crate::model::report::Producer;
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use tracing::debug;
 
 impl Engine {
-    /// As [`EvidenceSource::consult`], and where the kernel can be walked, with every mount that relies on a child of one
-    /// of the directories, whoever holds it.
+    /// As [`EvidenceSource::consult`], and with what no mount table shows: every mount that relies on what is asked about,
+    /// whoever holds it, where the kernel can be walked; else all that tasks have open there.
     ///
     /// # Errors
     /// As [`EvidenceSource::consult`].
-    pub fn ask(&mut self, directories: &[Asked<'_>]) -> Result<View<'_>, EngineError> {
-        if self.probes.is_none() && !self.unasked {
-            // An answer goes on nothing that was read before the question.
-            self.baseline()?;
-        } else {
-            self.bring_up()?;
+    pub fn ask(&mut self, question: &Question<'_>) -> Result<View<'_>, EngineError> {
+        let Question { directories, is_whole, closed } = question;
+        let mut walked = Vec::new();
+        if self.walker.is_some() && *is_whole && !directories.is_empty() {
+            self.bring_up_to_question()?;
+            // Each time: whoever renames an entry makes no mount call, and what the walk tells goes by names.
+            if self.walk_each(directories, &mut walked) {
+                self.live.see(walked);
+                return Ok(self.walked());
+            }
         }
+        // Before mounts and after: a descriptor becomes a mount, or a mount a descriptor, without being neither.
+        let Found { references, mut gaps } = self.look(directories);
         self.unasked = false;
-        if self.walker.is_none() || directories.is_empty() {
-            return Ok(self.view());
+        self.bring_up_to_question()?;
+        let again = self.look(directories);
+        self.live.see(walked);
+        self.references = references;
+        self.references.extend(again.references);
+        gaps.extend(again.gaps);
+        if *closed > 0 {
+            gaps.push((GapCause::ReferencesUnread, *closed, Reach::Everybody));
         }
-        // Each time: whoever renames an entry makes no mount call, and what the walk tells goes by names.
-        if self.walk_each(directories) { Ok(self.walked()) } else { Ok(self.view()) }
+        let producer = self.producer();
+        let mut claim = self.live.coverage().clone();
+        for (cause, count, reach) in gaps {
+            claim.lower(cause, count, reach);
+        }
+        let (coverage, tables) = self.claims.insert((claim.clone(), claim));
+        Ok(View { pins: self.live.pins(), coverage, tables, references: &self.references, producer, walks: false })
     }
 
-    /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be.
-    fn walk_each(&mut self, directories: &[Asked<'_>]) -> bool {
+    fn bring_up_to_question(&mut self) -> Result<(), EngineError> {
+        // What a walk saw is true of its moment only.
+        self.live.see(Vec::new());
+        let is_fresh = std::mem::take(&mut self.unasked);
+        if self.probes.is_none() && !is_fresh {
+            // An answer goes on nothing that was read before the question.
+            return self.baseline();
+        }
+        self.bring_up()
+    }
+
+    /// Looks for references to what is asked about, by what [`place_key`] makes of its place.
+    fn look(&mut self, directories: &[(Asked<'_>, &[CString])]) -> Found {
+        let (places, names): (Vec<CondemnedIn<'_>>, Vec<&[CString]>) = directories
+            .iter()
+            .map(|(Asked { directory, location, only: _ }, names)| {
+                let path = place_key(location);
+                (CondemnedIn { directory: *directory, path, held: Own::Nothing, unlike: BTreeMap::new() }, *names)
+            })
+            .unzip();
+        self.finder.find_named(&places, &names)
+    }
+
+    /// Walks for each directory by itself, for they may lie in different file systems. False when one could not be; what
+    /// was found in others is there all the same.
+    fn walk_each(&mut self, directories: &[(Asked<'_>, &[CString])], pins: &mut Vec<Pin>) -> bool {
         let Some(walker) = &mut self.walker else { return false };
-        let mut pins = Vec::new();
-        for directory in directories {
+        for (directory, _) in directories {
             match walked::walk(walker, std::slice::from_ref(directory)) {
                 Ok(found) => pins.extend(found),
                 Err(error) => {
@@ -43,7 +89,6 @@ impl Engine {
                 }
             }
         }
-        self.live.see(pins);
         true
     }
 

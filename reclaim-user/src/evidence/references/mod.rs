@@ -19,6 +19,7 @@ use super::source::CondemnedIn;
 use crate::model::coverage::{GapCause, Reach};
 use crate::model::reference::{Reference, References};
 use std::error::Error;
+use std::ffi::CString;
 use std::iter::successors;
 use std::time::Instant;
 use tracing::{debug, info, warn};
@@ -63,9 +64,14 @@ impl Finder {
         matches!(self.means, Means::Iterators(_))
     }
 
-    /// Everything that refers to an entry in one of the directories, which lie in one file system, or below it. The
-    /// calling process does not count.
+    /// Everything that refers to an entry in one of the directories, or below it. The calling process does not count.
     pub fn find(&mut self, condemned: &[CondemnedIn<'_>]) -> Found {
+        self.find_named(condemned, &[])
+    }
+
+    /// As [`Finder::find`], for the children of each directory that are named; where there are no names for it, for all.
+    /// What is found of others may be told, too.
+    pub fn find_named(&mut self, condemned: &[CondemnedIn<'_>], names: &[&[CString]]) -> Found {
         if condemned.is_empty() {
             return Found::default();
         }
@@ -76,7 +82,7 @@ impl Finder {
                 Err(error) => warn!("/proc is read for references to entries: {}", chain(&error)),
             }
         }
-        procfs::look(condemned)
+        procfs::look_for(condemned, names)
     }
 
     /// Counts the references to each entry of the directories. Entries are told by what the pin set calls them.

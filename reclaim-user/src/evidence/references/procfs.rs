@@ -40,7 +40,8 @@ struct Wanted {
     count: usize,
 }
 
-pub(super) fn look(condemned: &[CondemnedIn<'_>]) -> Found {
+/// For the children of each directory that are named; where there are no names for it, for all.
+pub(super) fn look_for(condemned: &[CondemnedIn<'_>], names: &[&[CString]]) -> Found {
     let mut found = Found::default();
     let procfs = match Procfs::open() {
         Ok(procfs) => procfs,
@@ -51,7 +52,8 @@ pub(super) fn look(condemned: &[CondemnedIn<'_>]) -> Found {
     };
     let mut wanted = Wanted::default();
     for (number, directory) in condemned.iter().enumerate() {
-        if list(number, directory, &mut wanted, &mut found).is_err() {
+        let named = names.get(number).copied();
+        if list(number, directory, named, &mut wanted, &mut found).is_err() {
             // Entries that cannot even be listed could be referred to by anybody.
             found.gaps.push((GapCause::ProcfsUnreadable, 1, Reach::Everybody));
         }
@@ -122,12 +124,23 @@ fn is_gone(error: Errno) -> bool {
     matches!(error, Errno::ENOENT | Errno::ESRCH)
 }
 
-/// Lists what lies at or below the entries of a directory. What cannot be listed whole is noted as unknown.
-fn list(number: usize, directory: &CondemnedIn<'_>, wanted: &mut Wanted, found: &mut Found) -> Result<(), Errno> {
+/// Lists what lies at or below the entries of a directory, or those of them that are named. What cannot be listed whole
+/// is noted as unknown.
+fn list(
+    number: usize,
+    directory: &CondemnedIn<'_>,
+    named: Option<&[CString]>,
+    wanted: &mut Wanted,
+    found: &mut Found,
+) -> Result<(), Errno> {
     let device = fstat(directory.directory)?.st_dev;
     let makeshift = directory.path.is_empty();
-    // A descriptor of its own, since the place in a listing belongs to the open file.
-    for (name, _) in children(open_child(directory.directory, c".")?)? {
+    let names = match named {
+        Some(names) => names.to_vec(),
+        // A descriptor of its own, since the place in a listing belongs to the open file.
+        None => children(open_child(directory.directory, c".")?)?.into_iter().map(|(name, _)| name).collect(),
+    };
+    for name in names {
         if makeshift && !name.to_bytes().starts_with(MAKESHIFT) {
             continue;
         }

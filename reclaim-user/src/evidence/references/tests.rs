@@ -49,7 +49,11 @@ impl Scene {
     /// References of a process as both means see them, which have to agree.
     fn references(&self, process: u32) -> Vec<(&'static str, ReferenceKind, Place)> {
         let by_iterators = self.by(process, |condemned| Iterators::load().unwrap().look(condemned).unwrap());
-        assert_eq!(by_iterators, self.by(process, procfs::look), "iterators (left) and procfs differ");
+        assert_eq!(
+            by_iterators,
+            self.by(process, |condemned| procfs::look_for(condemned, &[])),
+            "iterators (left) and procfs differ"
+        );
         by_iterators
     }
 
@@ -408,7 +412,7 @@ fn host_speed() {
         (0..100).for_each(|_| drop(scene.by(1, |condemned| iterators.look(condemned).unwrap())));
         println!("a look by iterators: {:?}", started.elapsed() / 100);
         let started = Instant::now();
-        scene.by(1, procfs::look);
+        scene.by(1, |condemned| procfs::look_for(condemned, &[]));
         println!("a look by procfs: {:?}", started.elapsed());
     });
 }
