@@ -8,6 +8,7 @@ mod actor;
 mod background;
 mod config;
 mod fail;
+mod held;
 mod helper;
 mod hold;
 mod host;
@@ -34,6 +35,7 @@ pub use actor::Actor;
 pub use background::{Background, Crowd, LoopCounts};
 pub use config::{ConfigFile, Root};
 pub use fail::OrFail;
+pub use held::Held;
 pub use helper::helper_main;
 pub use hold::{Hold, forge, manifest_of, manifests, wait_for_no_manifest};
 pub use host::{Host, make_deep_tree, private_host, set_immutable, set_mode};
@@ -43,7 +45,9 @@ pub use pages::{blocks, claim_places, pages};
 pub use process::{Finished, alive, helper_program, is_stopped, run_to_end, wait_until};
 pub use protocol::{Answer, Request};
 pub use reclaim::{Reclaim, reclaim_binary};
-pub use report::{Covered, EntryLine, Pass, PinLine, PurgeLine, QueryLine, ScanLine, TargetLine, TaskLine, WhoLine};
+pub use report::{
+    Covered, EntryLine, Pass, PinLine, PurgeLine, QueryLine, ReferenceLine, ScanLine, TargetLine, TaskLine, WhoLine,
+};
 pub use sequence::Sequence;
 pub use service::{Connection, Service};
 pub use share::share_of;

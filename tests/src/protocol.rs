@@ -60,7 +60,7 @@ pub enum Request {
     AskSocket(PathBytes, String),
     /// Take a copy of the mounts at the first path (`open_tree`) and put it on the second (`move_mount`).
     BindTree(PathBytes, PathBytes),
-    /// Keep a copy of the mount at a path (`open_tree`) that is mounted nowhere.
+    /// Keep a copy of the mount at a path (`open_tree`) that is mounted nowhere: answers its descriptor's number.
     HoldTree(PathBytes),
     /// Unmount a path at once, whoever is in it still (`MNT_DETACH`).
     UnmountLazily(PathBytes),

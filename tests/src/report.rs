@@ -116,6 +116,18 @@ pub struct WhoLine {
     pub evidence: String,
     pub complete: bool,
     pub pins: Vec<PinLine>,
+    #[serde(default)]
+    pub references: Vec<ReferenceLine>,
+}
+
+/// What relies on a path without a mount.
+#[derive(Clone, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the fields are those of the contract")]
+pub struct ReferenceLine {
+    pub kind: String,
+    #[serde(rename = "where")]
+    pub place: String,
+    pub task: Option<TaskLine>,
 }
 
 /// One pin of a path.

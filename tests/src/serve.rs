@@ -89,7 +89,10 @@ impl Server {
             }
             Request::HoldTree(path) => {
                 let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                self.trees.push(open_tree(CWD, path.as_path(), flags).or_say("open_tree")?);
+                let tree = open_tree(CWD, path.as_path(), flags).or_say("open_tree")?;
+                let number = tree.as_raw_fd().to_string();
+                self.trees.push(tree);
+                return Ok(number);
             }
             Request::UnmountLazily(path) => umount2(path.as_path(), MntFlags::MNT_DETACH).or_say("umount")?,
             Request::Hold(path) => {

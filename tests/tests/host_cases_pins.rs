@@ -1,7 +1,8 @@
-//! Cases 1, 2 and 3: sources and targets of live sandboxes, pids that lie, namespaces without a process.
+//! Cases 1, 2, 3 and 5: sources and targets of live sandboxes, pids that lie, namespaces without a process, mounts without
+//! a namespace.
 
 use reclaim_tests::{
-    Actor, Host, Kept, Mode, OrFail as _, PinLine, Request, Subject, cases, earned_skip, kernel_lists_namespaces,
+    Actor, Held, Host, Kept, Mode, OrFail as _, PinLine, Request, Subject, cases, earned_skip, kernel_lists_namespaces,
 };
 use std::fs::File;
 use std::path::Path;
@@ -19,6 +20,9 @@ cases! {
     namespace_without_tasks_cannot_be_listed: fallback;
     pinned_before_the_first_pass: service;
     open_descriptor: service, scan;
+    detached_tree: service, scan, fallback;
+    unmounted_with_a_descriptor_inside: service, scan, fallback;
+    unmounted_with_a_working_directory_inside: service, scan, fallback;
 }
 
 #[track_caller]
@@ -196,4 +200,49 @@ fn open_descriptor(host: &Host, mode: Mode) {
     assert_eq!(host.names(), [b"open"]);
     drop(open);
     subject.sweep_until_gone(&[host.root().join("open")], &[] as &[&Path]);
+}
+
+fn detached_tree(host: &Host, mode: Mode) {
+    held(host, mode, Held::tree, ("detached", "descriptor"));
+}
+
+fn unmounted_with_a_descriptor_inside(host: &Host, mode: Mode) {
+    held(host, mode, Held::by_descriptor, ("unmounted", "descriptor"));
+}
+
+fn unmounted_with_a_working_directory_inside(host: &Host, mode: Mode) {
+    held(host, mode, Held::by_working_directory, ("unmounted", "working-directory"));
+}
+
+/// Kept while it is held, by the mount where the kernel can be walked and by who holds it elsewhere; gone afterwards.
+fn held(host: &Host, mode: Mode, hold: fn(&Host, &Path) -> Held, (state, kind): (&str, &str)) {
+    let subject = Subject::start(host, mode);
+    let (entry, stale) = (host.entry("live"), host.entries("stale", 3));
+    let mut held = hold(host, &entry);
+    subject.expect_pinned(&entry);
+    let who = subject.who(&entry);
+    if mode == Mode::Service {
+        assert_eq!(who.evidence, "walk");
+        assert_eq!(who.pins.len(), 1, "{who:?}");
+        let pin = &who.pins[0];
+        let told = (pin.role.as_str(), pin.place.as_str(), pin.state.as_str(), pin.namespace);
+        assert_eq!(told, ("source", "exact", state, None), "{who:?}");
+    } else {
+        let [reference] = &*who.references else { panic!("one reference: {who:?}") };
+        assert_eq!((reference.kind.as_str(), reference.place.as_str()), (kind, "exact"), "{who:?}");
+        assert_eq!(reference.task.as_ref().map(|task| task.pid), Some(held.pid()), "{who:?}");
+    }
+    if mode != Mode::Fallback {
+        // What nobody holds is not held because a neighbour is.
+        subject.expect_free(&stale[0]);
+    }
+    subject.sweep_until_gone(&stale, &[&entry]);
+    for _ in 0..2 {
+        subject.sweep();
+        held.still_works(&entry);
+    }
+    let _keeper = held.release();
+    subject.expect_free(&entry);
+    subject.sweep_until_gone(&[&entry], &[] as &[&Path]);
+    assert!(host.condemned().is_empty());
 }

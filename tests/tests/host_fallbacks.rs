@@ -1,6 +1,9 @@
 //! What reclaim does on kernels that lack something: each thing is taken away by itself, and some together.
 
-use reclaim_tests::{Actor, Host, Kept, Mode, OrFail as _, Pass, Request, Subject, cases, kernel_lists_namespaces};
+use reclaim_tests::{
+    Actor, Held, Host, Kept, Mode, OrFail as _, Pass, Request, Subject, cases, kernel_lists_namespaces, query_for,
+    verdicts,
+};
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,6 +22,8 @@ cases! {
     walk_and_mount_clock: service;
     every_fallback_at_once: service;
     namespace_without_a_way_in: command;
+    questions_without_the_walk: service, command;
+    questions_without_the_walk_and_the_iterator: service, command;
 }
 
 const NOTHING: &[&Path] = &[];
@@ -275,6 +280,51 @@ fn namespace_without_a_way_in(host: &Host, mode: Mode) {
     }
     sandbox.still_works(&relative, &entry);
     assert!(entry.is_dir() && stale.is_dir());
+}
+
+fn questions_without_the_walk(host: &Host, mode: Mode) {
+    questions_on(host, mode, "walk");
+}
+
+fn questions_without_the_walk_and_the_iterator(host: &Host, mode: Mode) {
+    questions_on(host, mode, "walk,references");
+}
+
+/// What no mount table shows is never said to be free: not by a command, and not by a service.
+fn questions_on(host: &Host, mode: Mode, lacking: &'static str) {
+    let mut subject = Subject::start_without(host, mode, lacking);
+    let entries = ["tree", "descriptor", "directory", "inside"].map(|name| host.entry(format!("live-{name}")));
+    let stale = host.entry("stale");
+    let below = host.make_dir(entries[3].join("deep/inside"));
+    let held = [
+        Held::tree(host, &entries[0]),
+        Held::by_descriptor(host, &entries[1]),
+        Held::by_working_directory(host, &entries[2]),
+        Held::tree(host, &below),
+    ];
+    let mut ask = |expected: &str| {
+        let begun = Instant::now();
+        loop {
+            let all: Vec<&Path> = entries.iter().chain([&stale]).map(PathBuf::as_path).collect();
+            let mut told = match subject.service() {
+                Some(service) => verdicts(&service.connect().ask(&query_for(&all))),
+                None => all.iter().map(|path| subject.query(path).verdict).collect(),
+            };
+            let other = told.pop();
+            // Where a host is busy or namespaces cannot be listed, evidence may be too weak to call anything free.
+            let is_weak = other.as_deref() == Some("unknown");
+            assert!(is_weak || other.as_deref() == Some("free"), "nobody has it: {other:?}");
+            if told.iter().all(|verdict| verdict == expected || (is_weak && expected == "free" && verdict == "unknown"))
+            {
+                return;
+            }
+            assert!(expected == "free" && begun.elapsed() < Duration::from_secs(60), "not {expected}: {told:?}");
+            sleep(Duration::from_millis(50));
+        }
+    };
+    ask("pinned");
+    let _keepers = held.map(Held::release);
+    ask("free");
 }
 
 fn text(name: &[u8]) -> &str {
