@@ -3,8 +3,9 @@
 use super::walked::{self, Asked};
 use super::{Engine, EngineError, error_chain};
 use crate::evidence::walk::WalkError;
-use crate::model::id::MountId;
+use crate::model::id::{MountId, NamespaceId};
 use crate::model::live::LiveSet;
+use crate::model::pin::{Pin, State};
 use crate::model::pin_set::entry_key;
 use crate::model::report::Producer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,15 +83,19 @@ impl Engine {
         let started = Instant::now();
         let scanned = super::scanned(&mut self.scanner, &self.watch)?;
         audited.producers.push(ProducerReport::of(Producer::Scan, &scanned, started));
-        audited.sets.push((Producer::Scan, [entries_of(&scanned), entries_of(&scanned)]));
+        audited.sets.push(Taken::of(Producer::Scan, entries_of(&scanned), &scanned));
         if let Some(before) = live {
             self.take_events();
             self.refresh()?;
-            audited.sets.push((Producer::Live, [before, entries_of(&self.live)]));
+            audited.sets.push(Taken::of(Producer::Live, before, &self.live));
         }
         if let Some(before) = walk {
             let after = self.walk_roots(roots).unwrap_or_else(|_| before.clone());
-            audited.sets.push((Producer::Walk, [before, after]));
+            audited.sets.push(Taken {
+                producer: Producer::Walk,
+                entries: [before, after],
+                namespaces: BTreeSet::new(),
+            });
         }
         let Audited { producers, sets } = audited;
         Ok(Audit { differences: (0..self.watch.len()).flat_map(|root| compare(root, &sets)).collect(), producers })
@@ -134,10 +139,10 @@ impl Engine {
                 Err(WalkError::NothingToFind) => Vec::new(),
                 Err(error) => return Err(error_chain(&error)),
             };
-            let mut entries = BTreeMap::<Vec<u8>, BTreeSet<MountId>>::new();
+            let mut entries = BTreeMap::<Vec<u8>, BTreeSet<Sight>>::new();
             for pin in pins {
                 if let Some(key) = location.rest(&pin.location).and_then(entry_key) {
-                    entries.entry(key.to_vec()).or_default().insert(pin.mount);
+                    entries.entry(key.to_vec()).or_default().insert(Sight::of(&pin));
                 }
             }
             all.push(entries);
@@ -146,14 +151,43 @@ impl Engine {
     }
 }
 
+/// A mount that pins an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Sight {
+    mount: MountId,
+    namespace: Option<NamespaceId>,
+    state: State,
+}
+
+impl Sight {
+    fn of(pin: &Pin) -> Self {
+        Self { mount: pin.mount, namespace: pin.namespace, state: pin.state }
+    }
+}
+
 /// For each root, its pinned entries with the mounts that pin them.
-type Entries = Vec<BTreeMap<Vec<u8>, BTreeSet<MountId>>>;
+type Entries = Vec<BTreeMap<Vec<u8>, BTreeSet<Sight>>>;
+
+/// What a producer saw.
+struct Taken {
+    producer: Producer,
+    /// First and last.
+    entries: [Entries; 2],
+    /// The namespaces that it read, where it reads any.
+    namespaces: BTreeSet<NamespaceId>,
+}
+
+impl Taken {
+    fn of(producer: Producer, before: Entries, set: &LiveSet) -> Self {
+        let namespaces = set.pins().namespaces().map(|(namespace, _)| namespace).collect();
+        Self { producer, entries: [before, entries_of(set)], namespaces }
+    }
+}
 
 #[derive(Default)]
 struct Audited {
     producers: Vec<ProducerReport>,
-    /// What each producer saw, first and last.
-    sets: Vec<(Producer, [Entries; 2])>,
+    sets: Vec<Taken>,
 }
 
 impl ProducerReport {
@@ -187,7 +221,7 @@ fn entries_of(set: &LiveSet) -> Entries {
     let pins = set.pins();
     let of = |root| {
         let keys = pins.entries(root).into_iter();
-        keys.map(|key| (key.to_vec(), pins.pins_of(root, &key).iter().map(|pin| pin.mount).collect())).collect()
+        keys.map(|key| (key.to_vec(), pins.pins_of(root, &key).iter().map(Sight::of).collect())).collect()
     };
     (0..pins.roots().count()).map(of).collect()
 }
@@ -197,55 +231,70 @@ fn since(started: Instant) -> u64 {
 }
 
 /// Entries that some producer showed both times and another neither time.
-fn compare(root: usize, sets: &[(Producer, [Entries; 2])]) -> Vec<Difference> {
-    let shows = |[first, last]: &[Entries; 2], entry: &Vec<u8>| {
-        (first[root].contains_key(entry), last[root].contains_key(entry))
-    };
-    let all: BTreeSet<&Vec<u8>> = sets.iter().flat_map(|(_, [first, _])| first[root].keys()).collect();
+fn compare(root: usize, sets: &[Taken]) -> Vec<Difference> {
+    let all: BTreeSet<&Vec<u8>> =
+        sets.iter().flat_map(|Taken { entries: [first, _], .. }| first[root].keys()).collect();
     let mut differences = Vec::new();
     for entry in all {
-        let by = |wanted: (bool, bool)| -> Vec<Producer> {
-            sets.iter().filter(|(_, set)| shows(set, entry) == wanted).map(|(producer, _)| *producer).collect()
+        let by = |wanted: bool| -> Vec<&Taken> {
+            sets.iter()
+                .filter(|taken| taken.entries.iter().all(|set| set[root].contains_key(entry) == wanted))
+                .collect()
         };
-        let (mut seen_by, mut missed_by) = (by((true, true)), by((false, false)));
+        let (seen_by, missed_by) = (by(true), by(false));
         if seen_by.is_empty() || missed_by.is_empty() {
             continue;
         }
-        seen_by.sort_unstable();
-        missed_by.sort_unstable();
-        let cause = cause(root, entry, sets, &seen_by, &missed_by);
+        let cause = cause(root, entry, &seen_by, &missed_by);
+        let named = |sets: Vec<&Taken>| -> Vec<Producer> {
+            sets.iter().map(|taken| taken.producer).collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        let (seen_by, missed_by) = (named(seen_by), named(missed_by));
         differences.push(Difference { root, entry: entry.clone(), seen_by, missed_by, cause });
     }
     differences
 }
 
-fn cause(
-    root: usize,
-    entry: &Vec<u8>,
-    sets: &[(Producer, [Entries; 2])],
-    seen_by: &[Producer],
-    missed_by: &[Producer],
-) -> Option<String> {
-    let of = |producers: &[Producer]| -> Vec<&BTreeMap<Vec<u8>, BTreeSet<MountId>>> {
-        let sets = sets.iter().filter(|(producer, _)| producers.contains(producer));
-        sets.map(|(_, [_, last])| &last[root]).collect()
-    };
-    let mounts: BTreeSet<MountId> = of(seen_by).iter().filter_map(|set| set.get(entry)).flatten().copied().collect();
+fn cause(root: usize, entry: &Vec<u8>, seen_by: &[&Taken], missed_by: &[&Taken]) -> Option<String> {
+    let last = |taken: &&Taken| -> BTreeMap<Vec<u8>, BTreeSet<Sight>> { taken.entries[1][root].clone() };
+    let seen: BTreeSet<Sight> = seen_by.iter().filter_map(|taken| last(taken).remove(entry)).flatten().collect();
+    let mounts: BTreeSet<MountId> = seen.iter().map(|sight| sight.mount).collect();
     // The same mount on another entry: the entry was renamed, for which the kernel sends nothing.
-    let renamed = of(missed_by).into_iter().flatten().find(|(_, other)| !other.is_disjoint(&mounts));
+    let renamed =
+        missed_by.iter().flat_map(last).find(|(_, other)| other.iter().any(|sight| mounts.contains(&sight.mount)));
     if let Some((name, _)) = renamed {
-        return Some(format!("renamed while in use: the same mount shows on {}", String::from_utf8_lossy(name)));
+        return Some(format!("renamed while in use: the same mount shows on {}", String::from_utf8_lossy(&name)));
     }
-    match (seen_by, missed_by.contains(&Producer::Walk)) {
-        ([Producer::Walk], _) => Some(
-            "no mount table shows it: a detached tree, one that was unmounted while busy, or one that the kernel made for \
-             itself"
-                .to_owned(),
-        ),
-        (_, true) => Some(
+    let is_walk = |taken: &&Taken| taken.producer == Producer::Walk;
+    if missed_by.iter().any(is_walk) {
+        return Some(
             "no mount of this file system: a layer that only the options of an overlay name, such as its work directory"
                 .to_owned(),
+        );
+    }
+    if !seen_by.iter().all(is_walk) {
+        return None;
+    }
+    match seen.iter().find_map(|sight| sight.namespace) {
+        // No table misses what a namespace has unless it was not read, or not from its own root.
+        Some(namespace) if missed_by.iter().any(|taken| taken.namespaces.contains(&namespace)) => Some(format!(
+            "namespace {namespace} was read through a task whose root directory hides a part of it, or before the mount \
+             was made"
+        )),
+        Some(namespace) => Some(format!(
+            "namespace {namespace} was not read: no task is in it, and a file or a descriptor keeps it, or none of its \
+             tasks sees all of it"
+        )),
+        None => Some(
+            match seen.iter().any(|sight| sight.state == State::Unmounted) {
+                true => "no mount table shows it: it was unmounted while busy, and a descriptor or a directory keeps it",
+                false => "no mount table shows it: a detached tree that a descriptor keeps, or a mount that the kernel made for itself",
+            }
+            .to_owned(),
         ),
-        _ => None,
     }
 }
+
+#[cfg(test)]
+#[path = "audit_tests.rs"]
+mod tests;
