@@ -122,13 +122,18 @@ fn plain_zombies_lower_nothing(host: &Host, mode: Mode) {
 }
 
 fn namespace_kept_by_file(host: &Host, mode: Mode) {
-    earned_skip!(kernel_lists_namespaces(), "the kernel has no NS_MNT_GET_NEXT (before 6.12)");
+    earned_skip!(sees_kept_namespaces(mode), "the kernel has no NS_MNT_GET_NEXT (before 6.12)");
     kept_namespace(host, mode, Kept::by_file);
 }
 
 fn namespace_kept_by_descriptor(host: &Host, mode: Mode) {
-    earned_skip!(kernel_lists_namespaces(), "the kernel has no NS_MNT_GET_NEXT (before 6.12)");
+    earned_skip!(sees_kept_namespaces(mode), "the kernel has no NS_MNT_GET_NEXT (before 6.12)");
     kept_namespace(host, mode, Kept::by_descriptor);
+}
+
+/// A service walks, which takes no list of namespaces.
+fn sees_kept_namespaces(mode: Mode) -> bool {
+    mode == Mode::Service || kernel_lists_namespaces()
 }
 
 fn kept_namespace(host: &Host, mode: Mode, keep: fn(&Host, &Path) -> Kept) {

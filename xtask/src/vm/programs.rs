@@ -50,7 +50,7 @@ const EVIDENCE: [&str; 4] = ["reclaim_user", "host_probes", "scan", "host_cases_
 
 /// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
 /// the cases of mounts, the protocol among launchers and crashes.
-const KERNEL: [(&str, &[&str]); 15] = [
+const KERNEL: [(&str, &[&str]); 17] = [
     ("reclaim_user", &["evidence::", "removal::"]),
     ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
     ("scan", &[]),
@@ -59,13 +59,15 @@ const KERNEL: [(&str, &[&str]); 15] = [
     ("host_fallbacks", &[]),
     ("host_mount_fence", &[]),
     ("host_cases_pins", &[]),
+    ("host_poison", &[]),
+    ("host_audit", &[]),
     ("host_cases_mounts", &["::service"]),
     ("host_cases_overlay", &["::service"]),
     ("host_cases_bubblewrap", &["::service"]),
     ("host_hold", &["::service"]),
     ("race_gap", &[]),
     ("race_torture", &[]),
-    ("crash_steps", &["_auto"]),
+    ("crash_steps", &["_auto", "a_name_that_was_taken"]),
 ];
 
 /// Test programs of the packages that ask something of the kernel, and the parts of them that do.
