@@ -156,6 +156,38 @@ fn without_permission_it_says_what_is_missing_and_what_works() {
     });
 }
 
+/// That the walk works in one root says nothing of another: an empty file system has nothing to prove it on.
+#[test]
+fn a_check_tells_for_each_root_whether_the_walk_has_proved_itself() {
+    private_host(|host| {
+        let (first, empty) = (Root::of(host), host.make_dir("empty"));
+        let one = ConfigFile::write(host, [Root::of(host)]);
+        let walk_lines = |reclaim: &Reclaim| -> Vec<String> {
+            let text = reclaim.run(&["check"]).stdout;
+            text.lines().filter(|line| line.starts_with("walk\t")).map(str::to_owned).collect()
+        };
+        let walks = "condemned entries are confirmed by the kernel's own list of mounts";
+        assert_eq!(walk_lines(&Reclaim::with(&one)), [format!("walk\tyes\t{walks}")]);
+
+        host.mount_small(&empty);
+        let both = Reclaim::with(&ConfigFile::write(host, [first, Root::at("empty", &empty)]));
+        let lines = walk_lines(&both);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(lines[0], format!("walk\tyes\troot: {walks}"));
+        assert!(lines[1].starts_with("walk\tcould not tell\tempty: "), "{lines:?}");
+        let (objects, _) = both.objects(&["check"], &[0]);
+        let root = |name: &str| {
+            let row = objects.iter().find(|object| object["type"] == "root" && object["name"] == name);
+            row.or_fail("the row of a root").clone()
+        };
+        assert_eq!((&root("root")["walk"], &root("root")["walk_why"]), (&"yes".into(), &Value::Null));
+        assert_eq!(root("empty")["walk"], "could-not-tell");
+        assert!(root("empty")["walk_why"].is_string(), "{objects:?}");
+        let feature = objects.iter().find(|object| object["name"] == "walk of mounts").or_fail("the walk's row");
+        assert_eq!(feature["answer"], "could-not-tell", "{feature}");
+    });
+}
+
 #[test]
 fn every_exit_code_is_reached() {
     private_host(|host| {

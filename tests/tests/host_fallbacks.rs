@@ -14,6 +14,7 @@ cases! {
     type_information: command;
     bpf_system_call: command;
     walk: service, command;
+    known_answer_of_the_walk: service, command;
     mount_clock: command;
     task_iterator: service, command;
     type_information_and_mount_list: command;
@@ -79,6 +80,13 @@ fn bpf_system_call(host: &Host, mode: Mode) {
 fn walk(host: &Host, mode: Mode) {
     let kernel = Kernel { lacking: "walk", walks: false, ..ALL };
     check(host, mode, kernel, &[]);
+    reclaims_on(host, mode, kernel);
+}
+
+/// It loads and runs, and does not find what it has to.
+fn known_answer_of_the_walk(host: &Host, mode: Mode) {
+    let kernel = Kernel { lacking: "walk-answer", walks: false, ..ALL };
+    check(host, mode, kernel, &[("feature", "walk of mounts")]);
     reclaims_on(host, mode, kernel);
 }
 

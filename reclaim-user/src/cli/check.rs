@@ -2,13 +2,13 @@
 
 use super::capability::{self, CAPABILITIES};
 use super::kernel;
-use crate::config::{Loaded, RootConfig};
+use super::walk_proof::WalkProofs;
+use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
-use crate::evidence::engine::{Engine, EvidenceChoice, Span, prove_walk};
+use crate::evidence::engine::{Engine, EvidenceChoice, Span};
 use crate::evidence::features::{self, Answer, Feature};
 use crate::evidence::mount_fence;
 use crate::evidence::references::Finder;
-use crate::evidence::walk::WalkError;
 use crate::model::calendar;
 use crate::model::check::{
     CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, StuckReport, Three,
@@ -39,12 +39,12 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     });
     faults.extend(loaded.notes.iter().map(|note| fault("configuration", false, note.clone())));
     let references = Finder::default().answer();
-    let walk = walk_answer(&loaded.config.roots);
-    tell_features(&mut output, walk, &references, loaded.config.service.refuse_binds)?;
-    tell_capabilities(&mut output)?;
     let roots = Roots::place(&loaded.config);
+    let walk = WalkProofs::take(roots.everything());
+    tell_features(&mut output, walk.worst(), &references, loaded.config.service.refuse_binds)?;
+    tell_capabilities(&mut output)?;
     let state_dir = &loaded.config.service.state_dir;
-    tell_roots(&mut output, roots.everything(), state_dir)?;
+    tell_roots(&mut output, roots.everything(), &walk, state_dir)?;
     for (root, count) in tell_stuck(&mut output, roots.everything(), state_dir)? {
         faults.push(fault(&root, false, format!("{count} more entries than are listed could not be removed")));
     }
@@ -60,7 +60,7 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
         }
     }
     let status = match roots.engine(evidence, Span::Service) {
-        Ok(engine) => Some(tell_evidence(&mut output, &engine, &references)?),
+        Ok(engine) => Some(tell_evidence(&mut output, &engine, &walk, &references)?),
         Err(error) => {
             faults.push(fault("evidence", true, chain(&error)));
             None
@@ -88,17 +88,6 @@ pub(super) fn run(config: Option<&Path>, evidence: EvidenceChoice, mut output: O
     })
 }
 
-/// Whether a walk finds a mount that is made for it: in the first root that is there, else in a directory of the system.
-fn walk_answer(roots: &[RootConfig]) -> Answer {
-    let roots = roots.iter().map(|root| &*root.path);
-    let directories: Vec<&Path> = roots.chain(["/run", "/tmp", "/"].map(Path::new)).collect();
-    match prove_walk(&directories) {
-        Ok(()) => Answer::Yes,
-        Err(error @ WalkError::KnownAnswer { .. }) => Answer::No { why: chain(&error) },
-        Err(error) => Answer::Unknown { why: chain(&error) },
-    }
-}
-
 fn tell_features(output: &mut Output, walk: Answer, references: &Answer, refuse_binds: bool) -> io::Result<()> {
     let mut table = Table::new(&["FEATURE", "HERE", "USED FOR", "WHY"]);
     let references =
@@ -116,17 +105,22 @@ fn tell_features(output: &mut Output, walk: Answer, references: &Answer, refuse_
     for Feature { name, used_for, answer } in
         features::probe().into_iter().chain(kernel::features()).chain([walk, references, fence])
     {
-        let (answer, why) = match answer {
-            Answer::Yes => (Three::Yes, None),
-            Answer::No { why } => (Three::No, Some(why)),
-            Answer::Unknown { why } => (Three::CouldNotTell, Some(why)),
-        };
+        let (answer, why) = three(answer);
         let report = FeatureReport { name: name.to_owned(), used_for: used_for.to_owned(), answer, why };
         output.object(&report)?;
         let why = report.why.as_deref().unwrap_or("-");
         table.row([report.name, answer.words().to_owned(), report.used_for, text::escape(why.as_bytes())]);
     }
     output.table(&table)
+}
+
+/// An answer as reports have it, and why it is not yes.
+fn three(answer: Answer) -> (Three, Option<String>) {
+    match answer {
+        Answer::Yes => (Three::Yes, None),
+        Answer::No { why } => (Three::No, Some(why)),
+        Answer::Unknown { why } => (Three::CouldNotTell, Some(why)),
+    }
 }
 
 fn tell_capabilities(output: &mut Output) -> io::Result<()> {
@@ -141,7 +135,7 @@ fn tell_capabilities(output: &mut Output) -> io::Result<()> {
     output.table(&table)
 }
 
-fn tell_roots(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Result<()> {
+fn tell_roots(output: &mut Output, roots: &[Placed], walk: &WalkProofs, state_dir: &Path) -> io::Result<()> {
     let mut table = Table::new(&["ROOT", "PATH", "EXISTS", "BATCHES", "CONDEMNED", "RETIRED", "CLAIMS UNREAD"]);
     let memory = Memory::read(state_dir);
     for placed in roots {
@@ -149,6 +143,8 @@ fn tell_roots(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Re
             Ok((batches, condemned)) => (batches, condemned, None),
             Err(error) => (0, 0, Some(error.to_string())),
         };
+        let walk = placed.location.as_ref().and_then(|_| walk.of(&placed.config.name)).cloned().map(three);
+        let (walk, walk_why) = walk.unzip();
         let report = RootReport {
             name: placed.config.name.clone(),
             path: placed.config.path.display().to_string(),
@@ -156,6 +152,8 @@ fn tell_roots(output: &mut Output, roots: &[Placed], state_dir: &Path) -> io::Re
             batches,
             condemned,
             unread,
+            walk,
+            walk_why: walk_why.flatten(),
             retired_since: removal::retired_since(state_dir, &placed.config)
                 .unwrap_or_else(|error| Some(format!("unknown: {error}"))),
             claims_unread_since: recalled(&memory, placed).claims_unread_since.map(calendar::written),
@@ -237,7 +235,12 @@ fn leftovers(root: &Path) -> io::Result<(u64, u64)> {
     Ok((batches, condemned))
 }
 
-fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> io::Result<EvidenceStatus> {
+fn tell_evidence(
+    output: &mut Output,
+    engine: &Engine,
+    walk: &WalkProofs,
+    references: &Answer,
+) -> io::Result<EvidenceStatus> {
     let status = evidence_status(engine.status());
     let mut table = Table::new(&["PROBE", "RUNG", "STATE", "COST", "BLIND TO"]);
     for probe in &status.probes {
@@ -269,7 +272,8 @@ fn tell_evidence(output: &mut Output, engine: &Engine, references: &Answer) -> i
     }
     match &status.walk_missing {
         Some(why) => output.line(&format!("walk\tno\t{}", text::escape(why.as_bytes())))?,
-        None => output.line("walk\tyes\tcondemned entries are confirmed by the kernel's own list of mounts")?,
+        // That it was loaded is no proof.
+        None => walk.lines().iter().try_for_each(|line| output.line(line))?,
     }
     let by_procfs = "/proc is read for who has a condemned entry open, which takes longer";
     output.line(&match references {

@@ -17,6 +17,7 @@ mod scan;
 mod status;
 mod stop;
 mod sweep;
+mod walk_proof;
 mod who;
 
 use crate::error::{Error, Outcome, chain, exit};

@@ -7,6 +7,7 @@
 //! - `bpf`: bpf(2) is refused, by a filter on the process itself;
 //! - `btf`: the kernel's type information cannot be read;
 //! - `walk`, `references`: the programs for them are refused;
+//! - `walk-answer`: the walk does not find the mount that is made for it;
 //! - `clock`: nothing tells of mount calls in flight;
 //! - `nslist`, `listmount`, `setns`: see [`ScanOptions`](super::scan::ScanOptions);
 //! - `fentry`, `kprobe`, `tracepoint`, `every-syscall`: see [`Rungs`](super::probes::Rungs).

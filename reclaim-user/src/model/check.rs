@@ -71,6 +71,12 @@ pub struct RootReport {
     pub batches: u64,
     /// Entries in them.
     pub condemned: u64,
+    /// The walk has proved itself in it; none where it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub walk: Option<Three>,
+    /// Why it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub walk_why: Option<String>,
     /// Why the batches could not be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<String>,

@@ -14,9 +14,10 @@ mod confirm;
 mod status;
 mod walked;
 
+pub use super::walk::WalkError;
 pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
-pub use walked::{Asked, prove_walk};
+pub use walked::{Asked, Proof};
 
 use super::clock::{Clock, Waited};
 use super::lacking::lacks;
@@ -26,7 +27,7 @@ use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
-use super::walk::{WalkError, Walker};
+use super::walk::Walker;
 use crate::model::coverage::Coverage;
 use crate::model::event::{Event, Hook};
 use crate::model::id::{Location, NamespaceId};

@@ -1,6 +1,7 @@
 //! Asking the walk about the entries of directories, and believing it only after it has proved itself.
 
-use crate::evidence::ground::ground;
+use crate::evidence::ground::ground_of;
+use crate::evidence::lacking::lacks;
 use crate::evidence::walk::{Base, WalkError, WalkPin, Walker};
 use crate::model::id::{Location, MountId};
 use crate::model::pin::{Pin, Place, Role, State};
@@ -8,8 +9,8 @@ use crate::sys::directory::{Names, Reader, open_child, open_parent};
 use crate::sys::mount_id::mount_of;
 use crate::sys::mount_tree::clone_tree;
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
-use std::fs::File;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -58,7 +59,7 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
         (pin.mount, pin.base, pin.entry) == (id, base, entry)
             && (pin.role, pin.state, pin.place) == (Role::Source, State::Detached, Place::Exact)
     };
-    if walked.pins.iter().filter(is_mark).count() != 1 {
+    if lacks("walk-answer") || walked.pins.iter().filter(is_mark).count() != 1 {
         return Err(WalkError::KnownAnswer { why: format!("mount {id} of inode {entry} in inode {base}") });
     }
     drop(mount);
@@ -77,21 +78,35 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
     Ok(pins.collect())
 }
 
-/// Loads a walk and lets it prove itself on the first of some directories that has something to be found.
-///
-/// # Errors
-/// It cannot be loaded, does not run, or does not find the mount that was made for it.
-pub fn prove_walk(directories: &[&Path]) -> Result<(), WalkError> {
-    let mut walker = Walker::load()?;
-    for path in directories {
-        let (Ok(opened), Ok(ground)) = (File::open(path), ground(path)) else { continue };
-        let asked = Asked { directory: opened.as_fd(), location: ground.location, only: None };
-        match walk(&mut walker, &[asked]) {
-            Err(WalkError::NothingToFind) => {}
-            proof => return proof.map(drop),
-        }
+/// A walk that is loaded to prove itself, and for nothing else.
+#[derive(Debug)]
+pub struct Proof {
+    walker: Walker,
+}
+
+impl Proof {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub fn load() -> Result<Self, WalkError> {
+        Walker::load().map(|walker| Self { walker })
     }
-    Err(WalkError::NothingToFind)
+
+    /// Lets it prove itself in a directory.
+    ///
+    /// # Errors
+    /// It does not run, does not find the mount that was made for it, or none can be made.
+    pub fn of(&mut self, path: &Path) -> Result<(), WalkError> {
+        let opened = open_directory(path)?;
+        let location = ground_of(&opened).map_err(|_| WalkError::NothingToFind)?.location;
+        walk(&mut self.walker, &[Asked { directory: opened.as_fd(), location, only: None }]).map(drop)
+    }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, WalkError> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    open(path, flags, Mode::empty()).map_err(|source| WalkError::Probe { call: "open", source })
 }
 
 /// Makes a mount of the directory itself, to be found in its parent, or, at the top of a mount, of a directory in it.
