@@ -1,11 +1,11 @@
 //! The command line: bad input, missing permission, exit codes, and output for programs.
 
-use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, private_host, run_to_end, set_mode};
+use reclaim_tests::{ConfigFile, Held, Host, OrFail as _, Reclaim, Root, private_host, run_to_end, set_mode};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Runs every command that reads a configuration on a bad one: 2, one message, and nothing touched.
@@ -185,6 +185,25 @@ fn a_check_tells_for_each_root_whether_the_walk_has_proved_itself() {
         assert!(root("empty")["walk_why"].is_string(), "{objects:?}");
         let feature = objects.iter().find(|object| object["name"] == "walk of mounts").or_fail("the walk's row");
         assert_eq!(feature["answer"], "could-not-tell", "{feature}");
+    });
+}
+
+/// Directories that are closed again before anybody is asked are not looked at: nothing in them is said to be free.
+#[test]
+fn more_directories_than_stay_open_leave_their_entries_unknown() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        let entries: Vec<_> = (0..80).map(|number| host.make_dir(format!("apart/{number}/entry"))).collect();
+        let held = Held::tree(host, &entries[0]);
+        let ask = |entries: &[PathBuf]| -> Vec<String> {
+            let mut arguments = vec!["query".as_ref()];
+            arguments.extend(entries.iter().map(|entry| entry.as_os_str()));
+            let (objects, _) = Reclaim::with(&config).evidence("scan").objects(&arguments, &[0, 3, 4]);
+            objects.iter().map(|object| object["verdict"].as_str().or_fail("a verdict").to_owned()).collect()
+        };
+        assert!(ask(&entries).iter().all(|verdict| verdict == "unknown"));
+        assert_eq!(ask(&entries[..1]), ["pinned"]);
+        let _keeper = held.release();
     });
 }
 
