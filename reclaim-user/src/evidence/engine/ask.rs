@@ -40,7 +40,12 @@ impl Engine {
         self.live.see(walked);
         self.references = references;
         self.references.extend(again.references);
-        gaps.extend(again.gaps);
+        for gap in again.gaps {
+            // A task that neither look could see is one task.
+            if !gaps.contains(&gap) {
+                gaps.push(gap);
+            }
+        }
         if *closed > 0 {
             gaps.push((GapCause::ReferencesUnread, *closed, Reach::Everybody));
         }
