@@ -182,7 +182,7 @@ pub fn remove_file(directory: impl AsFd, name: &CStr) -> Result<(), Errno> {
 pub fn names_on_tmpfs(size: u64) -> Option<usize> {
     const NAME: u64 = 20;
     let names = usize::try_from(size / NAME).ok()?.checked_sub(2)?;
-    (size % NAME == 0).then_some(names)
+    size.is_multiple_of(NAME).then_some(names)
 }
 
 /// What a directory says of one of its names.
