@@ -45,6 +45,18 @@ fn a_check_tells_the_rung_in_use_and_what_speaks_against_those_above() {
 }
 
 #[test]
+fn a_check_tells_how_commands_listen_too() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        let (objects, _) = Reclaim::with(&config).objects(&["check"], &[0]);
+        let commands: Vec<&Value> = objects.iter().filter(|object| object["type"] == "commands").collect();
+        let [commands] = commands[..] else { panic!("{commands:?}") };
+        assert_eq!(commands["rung"], "every-syscall tracepoint", "{commands}");
+        assert!(commands["blind_to"].as_str().is_some_and(|blind| blind.starts_with("32-bit callers")), "{commands}");
+    });
+}
+
+#[test]
 fn a_rung_that_does_not_answer_is_passed_and_named() {
     private_host(|host| {
         for call in probes(host, "fentry,kprobe,tracepoint-answer") {

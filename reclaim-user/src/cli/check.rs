@@ -5,13 +5,14 @@ use super::kernel;
 use super::walk_proof::WalkProofs;
 use crate::config::Loaded;
 use crate::error::{Error, Outcome, chain};
-use crate::evidence::engine::{Engine, EvidenceChoice, Span};
+use crate::evidence::engine::{COMMANDS_FIRST, Engine, EvidenceChoice, Span};
 use crate::evidence::features::{self, Answer, Feature};
 use crate::evidence::mount_fence;
 use crate::evidence::references::Finder;
 use crate::model::calendar;
 use crate::model::check::{
-    CapabilityReport, CheckReport, FaultReport, FeatureReport, ProbeReport, RootReport, StuckReport, Three,
+    CapabilityReport, CheckReport, CommandsReport, FaultReport, FeatureReport, ProbeReport, RootReport, StuckReport,
+    Three,
 };
 use crate::model::pin_set::CONDEMNED_DIRECTORY;
 use crate::model::report::Name;
@@ -260,6 +261,13 @@ fn tell_evidence(
     }
     for (ladder, hooks) in ladders {
         output.line(&format!("ladder\t{}\t{}", hooks.join(", "), text::escape(ladder.as_bytes())))?;
+    }
+    if status.probes_missing.is_none() {
+        let rung = COMMANDS_FIRST;
+        let report = CommandsReport { rung: rung.to_string(), cost: rung.cost(), blind_to: rung.blind_to() };
+        output.object(&report)?;
+        let CommandsReport { rung, cost, blind_to } = report;
+        output.line(&format!("commands\t{rung}, first\t{cost}\t{blind_to}"))?;
     }
     if let Some(why) = &status.probes_missing {
         output.line(&format!("probes\tnone\t{}", text::escape(why.as_bytes())))?;

@@ -132,6 +132,19 @@ pub struct ProbeReport {
     pub probe: Probe,
 }
 
+/// How a command listens that takes evidence by itself, for as long as it runs. The probes that are told of one by one are
+/// those of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "commands")]
+pub struct CommandsReport {
+    /// The rung that is tried first.
+    pub rung: String,
+    /// What that costs others.
+    pub cost: &'static str,
+    /// What it does not see.
+    pub blind_to: &'static str,
+}
+
 /// Something that is wrong, or looks so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "fault")]

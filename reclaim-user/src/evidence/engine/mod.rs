@@ -79,6 +79,9 @@ pub enum Span {
     Service,
 }
 
+/// The rung that commands try first.
+pub const COMMANDS_FIRST: Rung = Rung::EverySyscall;
+
 /// How to open an [`Engine`].
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
@@ -389,7 +392,7 @@ fn attach(span: Span) -> Result<Probes, ProbeError> {
     let rungs = Rungs::from_environment();
     let rungs = match span {
         Span::Service => rungs,
-        Span::Command | Span::Question => rungs.first(Rung::EverySyscall),
+        Span::Command | Span::Question => rungs.first(COMMANDS_FIRST),
     };
     Probes::attach(ProbeOptions { rungs, ..ProbeOptions::default() })
 }
