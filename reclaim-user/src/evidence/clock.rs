@@ -17,7 +17,7 @@ use reclaim_ebpf::abi::{
 
 use super::returns::{Misses, Returns};
 use super::stragglers::{Left, Stragglers};
-use crate::model::event::{Hook, InFlightCall};
+use crate::model::event::{Hook, InFlightCall, UncountedCall};
 use crate::sys::memory_map::CounterMemory;
 
 /// First and longest pause between looks at the counters.
@@ -43,12 +43,16 @@ pub struct Reading {
 pub enum Waited {
     /// Every call waited for has left.
     Done,
+    /// There was no time for all of them yet: [`Clock::go_on`] goes on with the same wait.
+    Pending,
     /// Some have not.
     Overdue {
         /// Those that were found inside; empty if they left while being listed.
         calls: Vec<InFlightCall>,
+        /// Those that are inside and were not counted in, since they entered before the clock ran or lost track of them.
+        uncounted: Vec<UncountedCall>,
     },
-    /// It cannot be told whether they have left.
+    /// It cannot be told whether they have left: of none it is known that it is inside.
     Unreliable {
         /// Why.
         why: String,
@@ -62,6 +66,17 @@ pub struct Clock {
     from_before: FromBefore,
     /// One wait at a time: two would move the generation under each other.
     state: Mutex<State>,
+}
+
+/// A wait, from one piece of it to the next.
+#[derive(Debug)]
+pub struct Wait {
+    mark: u64,
+    /// Generations that have not been seen empty; none before the first look, which moves the clock to the next one. They
+    /// are kept from piece to piece: a busy host has calls inside at any time, but not in each generation for ever.
+    generations: Option<Vec<u32>>,
+    pause: Duration,
+    deadline: Instant,
 }
 
 /// What becomes of calls that entered before the programs were attached.
@@ -124,15 +139,29 @@ impl Clock {
     ///
     /// When it is done, whatever those calls mounted is mounted, and its records are numbered: drain, then look.
     pub fn wait_since(&self, mark: u64, deadline: Instant) -> Waited {
+        self.go_on(&mut Wait::since(mark, deadline), deadline)
+    }
+
+    /// Goes on with a wait until it has ended, or for a piece of it.
+    pub fn go_on(&self, wait: &mut Wait, until: Instant) -> Waited {
         let mut state = self.state();
-        match self.wait(&mut state, deadline) {
-            Ok(()) => Waited::Done,
-            Err(Undone::Inside) => {
+        let unknown = match self.wait(&mut state, wait, until) {
+            Ok(()) => return Waited::Done,
+            Err(Undone::Unsure(why)) => return Waited::Unreliable { why },
+            Err(_) if Instant::now() < wait.deadline => return Waited::Pending,
+            Err(Undone::Inside) => None,
+            Err(Undone::Unknown(why)) => Some(why),
+        };
+        // Who is known to be inside may still attach its mount, whether it was counted in or not.
+        let uncounted = state.stragglers.inside();
+        match unknown {
+            Some(why) if uncounted.is_empty() => Waited::Unreliable { why },
+            Some(_) => Waited::Overdue { calls: Vec::new(), uncounted },
+            None => {
                 let mut calls = self.in_flight();
-                calls.retain(|call| call.number <= mark && !state.returns.has_returned(call.number));
-                Waited::Overdue { calls }
+                calls.retain(|call| call.number <= wait.mark && !state.returns.has_returned(call.number));
+                Waited::Overdue { calls, uncounted }
             }
-            Err(Undone::Unknown(why)) => Waited::Unreliable { why },
         }
     }
 
@@ -162,7 +191,8 @@ impl Clock {
     /// that are not, and those that may not be looked at, are left to [`Clock::wait_since`].
     pub(super) fn wait_for_stragglers(&self, deadline: Instant) {
         let mut state = self.state();
-        let mut pause = Pause::new(deadline);
+        let mut first = PAUSES.0;
+        let mut pause = Pause { next: &mut first, until: deadline };
         while !state.stragglers.are_seen_outside() && pause.take().is_some() {}
         // Whoever has left by now is seen by the baseline, which is taken after attaching.
         state.stragglers.take_left();
@@ -219,9 +249,10 @@ impl Clock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&self, state: &mut State, deadline: Instant) -> Result<(), Undone> {
-        let mut pause = Pause::new(deadline);
-        let mut generations = self.generations_to_watch();
+    fn wait(&self, state: &mut State, wait: &mut Wait, until: Instant) -> Result<(), Undone> {
+        let Wait { generations, pause, deadline, .. } = wait;
+        let generations = generations.get_or_insert_with(|| self.generations_to_watch());
+        let mut pause = Pause { next: pause, until: until.min(*deadline) };
         loop {
             // Everybody out at one moment is as good as every generation empty.
             let now = self.now();
@@ -253,7 +284,7 @@ impl Clock {
             }
         }
         self.note_from_before(state);
-        state.unsure.take().map_or(Ok(()), |why| Err(Undone::Unknown(why)))
+        state.unsure.take().map_or(Ok(()), |why| Err(Undone::Unsure(why)))
     }
 
     /// Moves the generation on to an empty one, and returns all others that are not empty. If no other is empty the
@@ -299,31 +330,44 @@ fn monotonic_ns() -> u64 {
 }
 
 enum Undone {
+    /// Calls that were counted in are inside.
     Inside,
+    /// Threads may be inside that were not counted in.
     Unknown(String),
+    /// All are outside that may be looked at, and that is not everybody.
+    Unsure(String),
 }
 
-/// Pauses that grow, until a deadline.
-struct Pause {
-    next: Duration,
-    deadline: Instant,
-}
-
-impl Pause {
-    fn new(deadline: Instant) -> Self {
-        Self { next: PAUSES.0, deadline }
+impl Wait {
+    /// For calls numbered up to a mark, which have until the deadline.
+    #[must_use]
+    pub fn since(mark: u64, deadline: Instant) -> Self {
+        Self { mark, generations: None, pause: PAUSES.0, deadline }
     }
 
+    /// Lets it end with the next look.
+    pub fn end(&mut self) {
+        self.deadline = Instant::now();
+    }
+}
+
+/// Pauses that grow, until some time.
+struct Pause<'p> {
+    next: &'p mut Duration,
+    until: Instant,
+}
+
+impl Pause<'_> {
     /// Whether it has grown as long as it gets.
     fn is_longest(&self) -> bool {
-        self.next == PAUSES.1
+        *self.next == PAUSES.1
     }
 
-    /// Sleeps; none once the deadline has passed.
+    /// Sleeps; none once it is time.
     fn take(&mut self) -> Option<()> {
-        let rest = self.deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
-        std::thread::sleep(self.next.min(rest));
-        self.next = (self.next * 2).min(PAUSES.1);
+        let rest = self.until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
+        std::thread::sleep(rest.min(*self.next));
+        *self.next = (*self.next * 2).min(PAUSES.1);
         Some(())
     }
 }

@@ -48,8 +48,13 @@ impl<'a> From<View<'a>> for Seen<'a> {
 pub enum Settled {
     /// The mount clock shows that every call that could have resolved an old path has left the kernel.
     Clock,
-    /// There is no mount clock: a fixed time was waited, which is a weaker guarantee.
-    Fixed(Duration),
+    /// The mount clock does not show it: a fixed time was waited, which is a weaker guarantee.
+    Fixed {
+        /// How long.
+        waited: Duration,
+        /// What is the matter with the clock, for people.
+        why: String,
+    },
     /// A call did not come back in time. The batch must be restored.
     Overdue {
         /// The calls, for people.
@@ -103,8 +108,10 @@ pub trait EvidenceSource {
         false
     }
 
-    /// Waits until every mount-class call that had entered the kernel when this was called has left it.
-    fn settle(&mut self, limit: Duration) -> Settled;
+    /// Waits until every mount-class call that had entered the kernel when this was called has left it. Meanwhile
+    /// `between` is called at least every 50 ms or so, for others to have their turn; once it says no, the wait ends as at
+    /// its limit.
+    fn settle(&mut self, limit: Duration, between: &mut dyn FnMut(&mut Self) -> bool) -> Settled;
 
     /// Evidence that was taken wholly after this was called, about the entries of a watched root that are condemned in
     /// these directories.

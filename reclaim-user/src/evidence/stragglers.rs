@@ -13,7 +13,7 @@ use reclaim_ebpf::abi::EVERYBODY;
 
 use super::probes::hooks::{self, CLONE_NEWNS};
 use super::procfs::Procfs;
-use crate::model::event::Hook;
+use crate::model::event::{Hook, UncountedCall};
 
 /// How long a thread that may not be looked at is given to leave a call, from the moment of attaching.
 const SETTLING: Duration = Duration::from_millis(250);
@@ -50,6 +50,14 @@ impl Seen {
     /// Whether it sleeps in a mount-class call.
     pub(super) fn is_inside(self) -> bool {
         self.inside.is_some()
+    }
+
+    /// Whether the thread may still be in the call that it was in at first sight. Where it was running then and sleeps in a
+    /// call now, that is the call that it has to leave: either it was in it then, or it has left the one that it was in.
+    fn is_still(&mut self, now: Self) -> bool {
+        let may_be = may_be_the_same(*self, now);
+        self.inside = self.inside.or(now.inside);
+        may_be
     }
 }
 
@@ -105,7 +113,7 @@ impl Stragglers {
     pub(super) fn look_again(&mut self) -> Left {
         let before = self.threads.len();
         self.threads.retain(|&(process, thread), seen| match observe(process, thread) {
-            Ok(now) => now.is_some_and(|now| may_be_the_same(*seen, now)),
+            Ok(now) => now.is_some_and(|now| seen.is_still(now)),
             Err(error) => !is_gone(&error),
         });
         self.left += (before - self.threads.len()) as u64;
@@ -127,6 +135,15 @@ impl Stragglers {
             ));
         }
         Left::All
+    }
+
+    /// The calls that threads are known to be inside.
+    pub(super) fn inside(&self) -> Vec<UncountedCall> {
+        let inside = self.threads.iter().filter(|(_, seen)| seen.is_inside());
+        let call = |(&(process, thread), seen): (_, &Seen)| {
+            seen.inside.map(|(hook, _)| UncountedCall { thread, process, hook })
+        };
+        inside.filter_map(call).collect()
     }
 
     /// Whether there are threads that may not be looked at and that still have time to leave a call.
@@ -259,8 +276,9 @@ struct Stat {
     user_ticks: u64,
 }
 
-/// `PF_KTHREAD`. <include/linux/sched.h>
-const KERNEL_THREAD: u64 = 0x0020_0000;
+/// `PF_KTHREAD` and `PF_IO_WORKER`, threads that never leave the kernel and make no system call. (The latter was `PF_VCPU`
+/// before 5.12, on threads that run a guest at that moment.) <include/linux/sched.h>
+const KERNEL_THREAD: u64 = 0x0020_0000 | 0x10;
 
 /// Fields 3, 9 and 14 of a `stat` file, after a name that may hold anything. proc_pid_stat(5).
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
@@ -308,6 +326,7 @@ mod tests {
         let parsed = |state, flags| parse_stat(stat(state, flags).as_bytes());
         assert_eq!(parsed("S", 0x40_0100), Some(Stat { makes_calls: true, user_ticks: 77 }));
         assert_eq!(parsed("Z", 0x40_0100), Some(Stat { makes_calls: false, user_ticks: 77 }));
+        assert_eq!(parsed("R", 0x40_0150), Some(Stat { makes_calls: false, user_ticks: 77 }), "of an io_uring");
         assert_eq!(parsed("I", 0x60_8040), Some(Stat { makes_calls: false, user_ticks: 77 }));
         assert_eq!(parse_stat(b"12 (name) S 1"), None);
         assert_eq!(parse_stat(b""), None);
@@ -324,6 +343,12 @@ mod tests {
         assert!(may_be_the_same(running(9), inside(Hook::Mount, 1)));
         assert!(may_be_the_same(running(9), running(9 + TICKS_OUTSIDE - 1)));
         assert!(!may_be_the_same(running(9), running(9 + TICKS_OUTSIDE)));
+        // What it was running in shows once it sleeps, and then it is known where it is.
+        let mut ran = running(9);
+        assert!(ran.is_still(running(9)) && !ran.is_inside());
+        assert!(ran.is_still(inside(Hook::Mount, 1)) && ran.is_inside());
+        assert!(ran.is_still(running(9)) && ran.is_inside());
+        assert!(!ran.is_still(inside(Hook::Umount, 1)));
     }
 
     #[test]

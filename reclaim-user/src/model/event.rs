@@ -193,6 +193,24 @@ impl InFlightCall {
     }
 }
 
+/// A mount-class call that is inside the kernel and that the mount clock did not count in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UncountedCall {
+    /// Thread id, as /proc has it.
+    pub thread: u32,
+    /// Thread group id, as /proc has it.
+    pub process: u32,
+    /// Which call.
+    pub hook: Hook,
+}
+
+impl fmt::Display for UncountedCall {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thread, process, hook } = self;
+        write!(formatter, "{hook} by thread {thread} of process {process} (it entered before the mount clock counted)")
+    }
+}
+
 impl fmt::Display for InFlightCall {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} by thread {} of process {}", self.hook, self.thread, self.process)

@@ -339,15 +339,24 @@ impl<E: EvidenceSource> Pass<'_, E> {
         }
     }
 
-    /// Waits until every mount call that could have resolved an old path is over.
+    /// Waits until every mount call that could have resolved an old path is over. Others have their turn meanwhile.
     fn wait(&mut self) -> Result<(), String> {
         let left = self.options.budget.saturating_sub(self.begun.elapsed());
-        let settled = self.evidence.settle(self.options.settle_limit.min(left.max(SETTLE_LEAST)));
+        let limit = self.options.settle_limit.min(left.max(SETTLE_LEAST));
+        let begun = Instant::now();
+        let Self { evidence, between, report, breathed, options, .. } = self;
+        let settled = evidence.settle(limit, &mut |evidence| {
+            report.progress();
+            between(evidence);
+            *breathed = Instant::now();
+            // Whoever calls it off has no more time left for it than a pass without any.
+            !(options.is_stopped() || options.is_cut()) || begun.elapsed() < SETTLE_LEAST
+        });
         crash::step("after-settle");
         match settled {
             Settled::Clock => Ok(()),
-            Settled::Fixed(waited) => {
-                self.report.weaker(waited);
+            Settled::Fixed { waited, why } => {
+                self.report.weaker(waited, &why);
                 Ok(())
             }
             Settled::Overdue { calls } => Err(format!(

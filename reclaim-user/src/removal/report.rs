@@ -142,10 +142,9 @@ impl<'a> Report<'a> {
     }
 
     /// Tells, once in a pass, that the wait before confirmation is no proof.
-    pub(super) fn weaker(&mut self, waited: Duration) {
+    pub(super) fn weaker(&mut self, waited: Duration, why: &str) {
         if !std::mem::replace(&mut self.weaker_told, true) {
-            let waited = waited.as_millis();
-            self.note(format!("there is no mount clock: {waited} ms are waited instead, which is a weaker guarantee"));
+            self.note(weaker(waited, why));
         }
     }
 
@@ -154,6 +153,12 @@ impl<'a> Report<'a> {
         let (listed, removed) = (self.tally.listed(), self.tally.removed());
         (self.on_event)(PassEvent::Progress { listed, removed });
     }
+}
+
+/// What is told of a wait that is no proof.
+pub(super) fn weaker(waited: Duration, why: &str) -> String {
+    let waited = waited.as_millis();
+    format!("{why}; {waited} ms were waited instead, which is a weaker guarantee")
 }
 
 /// Whether it is the next pass that would come to the same: the entry cannot be removed, cannot be judged, or is condemned

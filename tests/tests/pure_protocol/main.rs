@@ -24,7 +24,8 @@
 //! - A batch has no name here. In the code `begin_batch` makes another one whenever two entries would meet.
 //! - The thread that removes a group while the next is condemned is one for every group, however small.
 //! - Looking at all mounts is one step. So is looking at all references, and counting those to each entry.
-//! - Evidence that cannot be taken, a call that hangs and a removal that fails can happen at any time.
+//! - Evidence that cannot be taken, a call that hangs and a removal that fails can happen at any time. A call that hangs,
+//!   whether the clock counted it in or it is from before, gives everything its name back.
 //!
 //! # What has to hold
 //!
@@ -121,7 +122,7 @@ fn every_step_stands_for_a_function_of_the_code() {
     let variants = [
         Protocol { names: 2, entries: 2, owner: true, ..PLAIN },
         Protocol { full: true, entries: 2, ..PLAIN },
-        Protocol { entries: 2, ..COUNTED },
+        Protocol { entries: 2, doubts: true, ..COUNTED },
     ];
     let graphs = variants.map(|protocol| Graph::explore(&protocol, |_, _| {}));
     mapping::check(&graphs.into_iter().flat_map(|graph| graph.functions).collect());
@@ -215,6 +216,19 @@ fn counting_references_leaves_no_way_to_escape() {
     let alone = Protocol { looks: &[Look::Count], launchers, entries: 2, ..COUNTED };
     is_safe("the count alone", alone);
     is_safe("the count alone, without the wait", Protocol { flaw: Some(Flaw::NoWait), stranger: false, ..alone });
+}
+
+/// A thread may be inside a call from before of which nothing tells. The count finds what it is about to mount; where there
+/// is none, nothing is settled.
+#[test]
+fn what_a_clock_in_doubt_does_not_settle_is_given_back() {
+    holds("in doubt, counted", Protocol { doubts: true, entries: 2, ..COUNTED });
+    let looks = &[Look::Walk, Look::References];
+    let still = Protocol { reopening: true, until_still: true, silent_ends: true, entries: 2, looks, ..REFERENCES };
+    holds("in doubt, by looks", Protocol { doubts: true, ..still });
+    let believed = Some(Flaw::BelievesInDoubt);
+    breaks("in doubt, and believed", Protocol { doubts: true, flaw: believed, ..still }, NO_DEAD_PIN);
+    breaks("in doubt, by path, and believed", Protocol { doubts: true, flaw: believed, ..PLAIN }, NO_DEAD_PIN);
 }
 
 #[test]

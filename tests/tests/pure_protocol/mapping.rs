@@ -13,6 +13,7 @@ const LIST: &str = "reclaim-user/src/removal/list.rs";
 const CONFIRM: &str = "reclaim-user/src/removal/confirm.rs";
 const CLOCK: &str = "reclaim-user/src/evidence/clock.rs";
 const ENGINE: &str = "reclaim-user/src/evidence/engine/mod.rs";
+const SETTLE: &str = "reclaim-user/src/evidence/engine/settle.rs";
 const ENGINE_CONFIRM: &str = "reclaim-user/src/evidence/engine/confirm.rs";
 const FINISH: &str = "reclaim-user/src/removal/finish.rs";
 const PROGRAMS: &str = "reclaim-ebpf/src/clock.rs";
@@ -38,10 +39,19 @@ const STEPS: &[Row] = &[
         ],
     ),
     ("condemn", &[("reclaim-user/src/removal/condemn.rs", &["condemn", "moved", "begin_batch", "makeshift_batch"])]),
-    ("conclude", &[(PASS, &["conclude", "wait"]), (ENGINE, &["settle"]), (CLOCK, &["wait", "generations_to_watch"])]),
+    (
+        "conclude",
+        &[
+            (PASS, &["conclude", "wait"]),
+            (ENGINE, &["settle"]),
+            (SETTLE, &["settle_by_clock"]),
+            (CLOCK, &["wait", "generations_to_watch"]),
+        ],
+    ),
     ("is_empty", &[(CLOCK, &["is_empty"])]),
     ("look_again", &[("reclaim-user/src/evidence/stragglers.rs", &["look", "look_again"])]),
-    ("wait_since", &[(CLOCK, &["wait_since"])]),
+    ("settle_by_time", &[(SETTLE, &["settle_by_time"])]),
+    ("go_on", &[(CLOCK, &["go_on"]), ("reclaim-user/src/evidence/stragglers.rs", &["inside"])]),
     ("walk", &[(ENGINE_CONFIRM, &["confirm_mounts"]), ("reclaim-user/src/evidence/engine/walked.rs", &["walk"])]),
     (
         "refer",

@@ -49,6 +49,8 @@ pub(crate) enum Flaw {
     NoWait,
     /// Calls that were under way when the probes were attached are not waited for.
     NoStragglers,
+    /// Where the clock could not tell, looks at evidence are believed all the same.
+    BelievesInDoubt,
     /// Nothing is looked at once more.
     NoConfirm,
     /// Whatever has taken the name is replaced.
@@ -83,6 +85,8 @@ pub(crate) struct Protocol {
     pub(crate) looks: &'static [Look],
     /// All looks are taken again until no mount call was made meanwhile.
     pub(crate) until_still: bool,
+    /// The clock cannot always tell of calls from before the probes.
+    pub(crate) doubts: bool,
     /// Mounts end without a call that is counted, as when their namespace ends.
     pub(crate) silent_ends: bool,
     pub(crate) flaw: Option<Flaw>,
@@ -103,6 +107,7 @@ impl Protocol {
         reopening: false,
         looks: &[Look::Walk],
         until_still: false,
+        doubts: false,
         silent_ends: false,
         flaw: None,
     };

@@ -274,11 +274,18 @@ impl Turn<'_> {
         if generations == 0 && (none_is_inside || self.protocol.has(Flaw::NoStragglers)) {
             return self.calm("look_again", None, "", self.with(Phase::Finish));
         }
-        self.give_all_back("wait_since", "overdue");
+        if generations == 0 && self.protocol.doubts {
+            // Of a thread that runs all the time it cannot be told whether it is inside.
+            let own = Reclaimer { phase: Phase::Finish, in_doubt: true, ..self.own };
+            self.wild("settle_by_time", None, "", self.with_own(own));
+        }
+        // Who is known to be inside and does not come back, whether it was counted in or entered before.
+        self.give_all_back("go_on", "overdue");
     }
 
     fn give_all_back(&mut self, function: &'static str, ending: &'static str) {
-        let next = self.with_own(Reclaimer { phase: Phase::GiveBack, denied: 0, stirred: false, ..self.own });
+        let own = Reclaimer { phase: Phase::GiveBack, denied: 0, stirred: false, in_doubt: false, ..self.own };
+        let next = self.with_own(own);
         self.wild(function, None, ending, next);
     }
 
@@ -305,7 +312,17 @@ impl Turn<'_> {
     }
 
     fn prove(&mut self) {
-        let own = Reclaimer { stirred: false, ..self.own };
+        let own = Reclaimer { stirred: false, in_doubt: false, ..self.own };
+        let is_counted = self.protocol.looks.contains(&Look::Count);
+        if self.own.in_doubt && !is_counted && !self.protocol.has(Flaw::BelievesInDoubt) {
+            let unsettled = Reclaimer { denied: own.group, ..own };
+            return self.calm(
+                "prove",
+                None,
+                "in doubt, so that nothing is settled",
+                self.with_own(hand_over(unsettled)),
+            );
+        }
         if self.own.stirred {
             let next = look_first(self.protocol, *self.world, self.index);
             return self.calm("prove", None, "mount calls were made meanwhile: again", next);
@@ -408,7 +425,9 @@ fn is_empty(world: &World, index: usize, generation: u8) -> bool {
 
 /// Begins to look. A call that is inside already may attach its mount between two looks.
 fn look_first(protocol: &Protocol, mut world: World, index: usize) -> World {
-    let is_inside = world.launchers.iter().any(|launcher| launcher.call.is_some_and(|call| call.counted));
+    // The clock knows of none that it did not count in.
+    let mut calls = world.launchers.iter().filter_map(|launcher| launcher.call);
+    let is_inside = calls.any(|call| call.counted && call.entered[index] != Entered::Before);
     let stirred = protocol.until_still && is_inside;
     let own = Reclaimer { phase: Phase::Look(0), denied: 0, stirred, ..world.reclaimers[index] };
     world.reclaimers[index] = if protocol.has(Flaw::NoConfirm) { hand_over(own) } else { own };

@@ -139,6 +139,8 @@ pub(crate) struct Reclaimer {
     pub(crate) generation: u8,
     /// A mount call was made while it looked at the evidence.
     pub(crate) stirred: bool,
+    /// It waited for a time, since its clock could not tell.
+    pub(crate) in_doubt: bool,
 }
 
 impl Reclaimer {

@@ -69,6 +69,8 @@ impl Engine {
     /// A descriptor that becomes a mount between a look at mounts and the next one at references is seen by neither. It
     /// raises the kernel's count of references all the same, and it takes a mount call; so what the count cannot tell of
     /// is looked at again until no such call was made meanwhile. Without a clock there is no telling, and the pass says so.
+    /// Where there is one and the wait ended in doubt, a call from before may be inside that it never counted in, so that
+    /// nothing that the clock says now settles anything: what the count cannot tell of stays for this pass.
     pub(super) fn confirm_by_looks(
         &mut self,
         root: usize,
@@ -96,10 +98,10 @@ impl Engine {
                 // Nothing tells.
                 _ => true,
             };
-            if is_still || unsettled.is_empty() {
+            if unsettled.is_empty() || (is_still && !self.in_doubt) {
                 return Ok((producer, gaps));
             }
-            if attempt == LOOKS {
+            if attempt == LOOKS || self.in_doubt {
                 let reference = Reference { kind: ReferenceKind::Unsettled, process: None, place: Place::Below };
                 unsettled.into_iter().for_each(|entry| self.references.add(entry, reference));
                 return Ok((producer, gaps));

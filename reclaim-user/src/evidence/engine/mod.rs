@@ -11,6 +11,7 @@
 mod ask;
 mod audit;
 mod confirm;
+mod settle;
 mod status;
 mod walked;
 
@@ -19,7 +20,7 @@ pub use audit::{Audit, Difference, ProducerReport};
 pub use status::{EngineStatus, HookLine};
 pub use walked::{Asked, Proof};
 
-use super::clock::{Clock, Waited};
+use super::clock::Clock;
 use super::lacking::lacks;
 use super::layouts;
 use super::mount_fence::MountFence;
@@ -41,8 +42,6 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
-/// Without a mount clock, how long a call that resolved an old path is given to attach its mount.
-const SETTLING: Duration = Duration::from_millis(300);
 /// How old the list of living namespaces may be when the live set is asked.
 const LISTING_AGE: Duration = Duration::from_millis(250);
 /// Readings of due namespaces in one refresh, in rounds: each round reads what the one before it marked.
@@ -131,6 +130,8 @@ pub struct Engine {
     references: References,
     /// The claims of the last confirmation: of mounts, and of mount tables.
     claims: Option<(Coverage, Coverage)>,
+    /// The last wait ended without anything that tells whether every call had left.
+    in_doubt: bool,
     live: LiveSet,
     taken: Instant,
     listed: Instant,
@@ -207,6 +208,7 @@ impl Engine {
             mount_fence: None,
             references: References::NONE,
             claims: None,
+            in_doubt: false,
             live,
             taken,
             listed: taken,
@@ -428,20 +430,8 @@ impl EvidenceSource for Engine {
         self.clock().is_some_and(Clock::is_settling)
     }
 
-    fn settle(&mut self, limit: Duration) -> Settled {
-        let Some(clock) = self.clock() else {
-            std::thread::sleep(SETTLING);
-            return Settled::Fixed(SETTLING);
-        };
-        match clock.wait_since(clock.now().entered, Instant::now() + limit) {
-            Waited::Done => Settled::Clock,
-            Waited::Overdue { calls } => Settled::Overdue { calls: calls.iter().map(ToString::to_string).collect() },
-            Waited::Unreliable { why } => {
-                debug!("the mount clock cannot be relied on: {why}");
-                std::thread::sleep(SETTLING);
-                Settled::Fixed(SETTLING)
-            }
-        }
+    fn settle(&mut self, limit: Duration, between: &mut dyn FnMut(&mut Self) -> bool) -> Settled {
+        self.settle_by_clock(limit, between)
     }
 
     fn confirm(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, EngineError> {

@@ -14,6 +14,7 @@ use crate::removal::crash;
 use crate::removal::error::{RemovalError, failed};
 use crate::removal::leases::Leases;
 use crate::removal::remove::{self, Removal};
+use crate::removal::report::weaker;
 use crate::removal::restore::restore;
 use crate::sys::directory::{self, Names, Reader};
 use crate::sys::file_status::status_at;
@@ -59,12 +60,22 @@ pub(super) fn remove<E: EvidenceSource>(
     crash::step("after-condemn");
     // What has no path is nothing that evidence could tell of.
     if let Some(first) = work.first() {
-        let settled = evidence.settle(options.settle_limit);
+        let settled = evidence.settle(options.settle_limit, &mut |evidence| {
+            between(evidence);
+            !options.is_stopped()
+        });
         crash::step("after-settle");
-        if let Settled::Overdue { calls } = settled {
-            let detail = format!("mount calls that began before have not come back: {}", calls.join(", "));
-            let denied = Denied { reason: Reason::NoEvidence, pins: Vec::new(), detail: Some(detail) };
-            return Ok(work.give_back(vec![(first, denied)]));
+        match settled {
+            Settled::Clock => {}
+            Settled::Fixed { waited, why } => tracing::warn!("a purge: {}", weaker(waited, &why)),
+            Settled::Overdue { .. } if options.is_stopped() => {
+                return Ok(work.give_back(failure(first, STOPPED.to_owned())));
+            }
+            Settled::Overdue { calls } => {
+                let detail = format!("mount calls that began before have not come back: {}", calls.join(", "));
+                let denied = Denied { reason: Reason::NoEvidence, pins: Vec::new(), detail: Some(detail) };
+                return Ok(work.give_back(vec![(first, denied)]));
+            }
         }
         work.open.iter_mut().flatten().for_each(|open| open.hear(options));
         if let Err(denied) = work.confirm(evidence) {

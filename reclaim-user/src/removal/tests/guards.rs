@@ -303,10 +303,10 @@ fn without_an_end_of_the_wait_or_fresh_evidence_everything_is_restored() {
     }
     let room = pair();
     let mut evidence = Evidence::of(&room);
-    evidence.settled = vec![Settled::Fixed(Duration::from_millis(3))];
+    evidence.settled = vec![Settled::Fixed { waited: Duration::from_millis(3), why: "no clock".into() }];
     let told = run(&room.rules(), &mut evidence);
     assert_eq!(told.summary.removed, 2);
-    assert!(told.notes[0].contains("weaker"), "{:?}", told.notes);
+    assert!(told.notes[0].contains("no clock") && told.notes[0].contains("weaker"), "{:?}", told.notes);
 }
 
 #[test]

@@ -248,7 +248,8 @@ impl EvidenceSource for Evidence {
         self.settling
     }
 
-    fn settle(&mut self, _limit: Duration) -> Settled {
+    fn settle(&mut self, _limit: Duration, between: &mut dyn FnMut(&mut Self) -> bool) -> Settled {
+        between(self);
         if let Some(mut act) = self.while_condemned.take() {
             act();
         }

@@ -1,0 +1,217 @@
+//! Mount calls that hang inside the kernel until the test lets them go: in a FUSE file system whose server is this program.
+
+use crate::{Actor, Host, OrFail as _, Request, wait_until};
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long anything takes that is not made to hang.
+const SOON: Duration = Duration::from_secs(20);
+/// Between two looks of the server at whether it is over, in milliseconds.
+const TURN: u16 = 10;
+
+/// Requests of the kernel. <include/uapi/linux/fuse.h>
+const LOOKUP: u32 = 1;
+const FORGET: u32 = 2;
+const GETATTR: u32 = 3;
+const INIT: u32 = 26;
+const OPENDIR: u32 = 27;
+const READDIR: u32 = 28;
+const INTERRUPT: u32 = 36;
+const BATCH_FORGET: u32 = 42;
+const READDIRPLUS: u32 = 44;
+
+/// A sandbox inside a mount call that hangs.
+#[derive(Debug)]
+pub struct Hanging {
+    call: JoinHandle<(Actor, Result<String, String>)>,
+    pid: i32,
+    number: i64,
+    point: PathBuf,
+    server: Server,
+}
+
+impl Hanging {
+    /// Binds a path that the kernel has looked up already when this returns, on a directory that somebody lists: nothing
+    /// can be mounted there meanwhile.
+    #[track_caller]
+    #[must_use]
+    pub fn bind(host: &Host, source: &Path) -> Self {
+        let (server, point) = Server::start(host);
+        let listed = point.clone();
+        // Ends with the server.
+        thread::spawn(move || fs::read_dir(listed).map(Iterator::count));
+        wait_until("somebody to list a directory", SOON, || (server.held() > 0).then_some(()));
+        let request = Request::Bind(source.into(), point.clone().into());
+        Self::call(host, &request, libc::SYS_mount, point, server)
+    }
+
+    /// Unmounts what the kernel does not come to look up.
+    #[track_caller]
+    #[must_use]
+    pub fn unmount(host: &Host) -> Self {
+        let (server, point) = Server::start(host);
+        let request = Request::Unmount(point.join("nowhere").into());
+        Self::call(host, &request, libc::SYS_umount2, point, server)
+    }
+
+    #[track_caller]
+    fn call(host: &Host, request: &Request, number: i64, point: PathBuf, server: Server) -> Self {
+        let mut sandbox = host.sandbox();
+        let (pid, request) = (sandbox.pid(), request.clone());
+        let call = thread::spawn(move || {
+            let answer = sandbox.attempt(&request);
+            (sandbox, answer)
+        });
+        let hanging = Self { call, pid, number, point, server };
+        wait_until("a mount call to hang", SOON, || hanging.is_inside().then_some(()));
+        // It sleeps for a moment on its way as well.
+        thread::sleep(Duration::from_millis(50));
+        assert!(hanging.is_inside(), "the call hangs");
+        hanging
+    }
+
+    /// The process that makes the call.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it is inside the call.
+    #[track_caller]
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).or_fail("look at a sandbox");
+        call.starts_with(&format!("{} ", self.number))
+    }
+
+    /// Lets the call go on: the sandbox, what came of the call, and where a bind is mounted.
+    #[track_caller]
+    #[must_use]
+    pub fn let_go(self) -> (Actor, Result<String, String>, PathBuf) {
+        let Self { call, point, server, .. } = self;
+        drop(server);
+        let Ok((sandbox, answer)) = call.join() else { panic!("a sandbox is gone") };
+        (sandbox, answer, point)
+    }
+
+    /// Lets a bind go on, and fails the test unless the sandbox works with it.
+    #[track_caller]
+    pub fn works_in_the_end(self, source: &Path) {
+        let (mut sandbox, answer, point) = self.let_go();
+        answer.or_fail("bind");
+        sandbox.still_works(point, source);
+    }
+}
+
+/// A file system that leaves some questions open until this goes.
+#[derive(Debug)]
+struct Server {
+    over: Arc<AtomicBool>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Server {
+    #[track_caller]
+    fn start(host: &Host) -> (Self, PathBuf) {
+        let point = host.mount_point();
+        let mut device = OpenOptions::new();
+        let device = device.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open("/dev/fuse");
+        let device = device.or_fail("open /dev/fuse: the kernel needs CONFIG_FUSE_FS");
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        mount(Some("hangs"), &point, Some("fuse"), MsFlags::empty(), Some(&*options)).or_fail("mount FUSE");
+        let (over, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let server = Self { over: Arc::clone(&over), held: Arc::clone(&held) };
+        thread::spawn(move || serve(device, &over, &held));
+        (server, point)
+    }
+
+    fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Answers until it is over and then answers the rest as well. The connection ends with the descriptor, once all have had
+/// their answers.
+fn serve(mut device: File, over: &AtomicBool, held_count: &AtomicUsize) {
+    let mut held = Vec::new();
+    let mut request = vec![0; 1 << 17];
+    loop {
+        let mut waits = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut waits, PollTimeout::from(TURN));
+        let is_over = over.load(Ordering::Relaxed);
+        if is_over {
+            for (opcode, unique) in held.drain(..) {
+                reply(&mut device, unique, answer(opcode));
+            }
+        }
+        if ready == Ok(0) {
+            continue;
+        }
+        // The last mount of it has gone, or the request was taken back.
+        let length = match device.read(&mut request) {
+            Ok(length) if length >= 40 => length,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
+            _ => continue,
+        };
+        let word = |at: usize| request.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+        let (Some(opcode), Some(unique)) = (word(4).filter(|_| length >= 40), request.get(8..16)) else { continue };
+        let unique = u64::from_ne_bytes(unique.try_into().unwrap_or_default());
+        match opcode {
+            FORGET | INTERRUPT | BATCH_FORGET => {}
+            LOOKUP | READDIR | READDIRPLUS if !is_over => {
+                held.push((opcode, unique));
+                held_count.store(held.len(), Ordering::Relaxed);
+            }
+            _ => reply(&mut device, unique, answer(opcode)),
+        }
+    }
+}
+
+/// What a request is answered with: bytes, or the number of an error.
+fn answer(opcode: u32) -> Result<Vec<u8>, i32> {
+    let mut bytes = Vec::new();
+    let mut words = |words: &[u32]| words.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+    match opcode {
+        // struct fuse_init_out: version 7.31, read-ahead, flags, limits of what goes on behind, longest write, granularity.
+        INIT => words(&[7, 31, 65_536, 0, (9 << 16) | 12, 65_536, 1, 16, 0, 0, 0, 0, 0, 0, 0, 0]),
+        // struct fuse_attr_out: good for an hour; then number, sizes and times; an empty directory of root's; the size of a block.
+        GETATTR => {
+            words(&[3600, 0, 0, 0, 1, 0]);
+            words(&[0; 13]);
+            words(&[0o40755, 2, 0, 0, 0, 4096, 0]);
+        }
+        // struct fuse_open_out.
+        OPENDIR => words(&[1, 0, 0, 0]),
+        // The end of the directory.
+        READDIR | READDIRPLUS => {}
+        LOOKUP => return Err(libc::ENOENT),
+        _ => return Err(libc::ENOSYS),
+    }
+    Ok(bytes)
+}
+
+fn reply(device: &mut File, unique: u64, answer: Result<Vec<u8>, i32>) {
+    let (error, bytes) = answer.map_or_else(|error| (-error, Vec::new()), |bytes| (0, bytes));
+    let mut message = Vec::with_capacity(16 + bytes.len());
+    message.extend((16 + bytes.len() as u32).to_ne_bytes());
+    message.extend(error.to_ne_bytes());
+    message.extend(unique.to_ne_bytes());
+    message.extend(bytes);
+    // Whoever asked may be gone.
+    let _gone = device.write(&message);
+}
