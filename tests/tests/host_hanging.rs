@@ -180,6 +180,42 @@ fn a_service_that_is_told_to_stop_waits_for_no_call_that_hangs() {
     });
 }
 
+/// Unmounting pins nothing, however long it takes. What a count of references tells of goes meanwhile; what it does not
+/// tell of waits, for the looks that take its place go by the same clock.
+fn unmounting_holds_nothing_empty_up(host: &Host, begin: impl FnOnce(&Reclaim, &ConfigFile) -> Option<Service>) {
+    let trees = Root::of(host).text("remove", "tree");
+    let config = ConfigFile::write(host, [trees, Root::at("empty", &host.make_dir("empty"))]);
+    let reclaim = Reclaim::with(&config).within(LIMIT);
+    let _service = begin(&reclaim, &config);
+    let hanging = Hanging::unmount(host);
+    let (tree, empty) = (make_tree(host, "tree"), host.make_dir("empty/stale"));
+    for _ in 0..2 {
+        let finished = reclaim.run(&["--json", "sweep"]);
+        assert!(!finished.stderr.contains("have not come back"), "{finished:?}");
+        assert!(tree.join("data/file").exists(), "{finished:?}");
+    }
+    assert!(hanging.is_inside() && !empty.exists());
+    let (_sandbox, answer, _) = hanging.let_go();
+    assert!(answer.is_err(), "there is nothing to unmount: {answer:?}");
+    goes_in_the_end(&reclaim, &tree);
+}
+
+#[test]
+fn unmounting_from_before_a_sweep_holds_nothing_empty_up() {
+    in_turn(|host| unmounting_holds_nothing_empty_up(host, |_, _| None));
+}
+
+#[test]
+fn unmounting_that_hangs_holds_nothing_empty_up() {
+    in_turn(|host| {
+        unmounting_holds_nothing_empty_up(host, |reclaim, config| {
+            let mut service = Service::start(host, config, reclaim);
+            service.wait_for_passes(2);
+            Some(service)
+        });
+    });
+}
+
 /// A thread that is in the kernel all the time, and never asleep.
 struct Busy {
     stop: Arc<AtomicBool>,

@@ -30,6 +30,10 @@ fn a_check_tells_the_rung_in_use_and_what_speaks_against_those_above() {
                 let rung = call["rung"].as_str().or_fail("a rung");
                 let at = RUNGS.iter().position(|&(name, _)| name == rung).or_fail(format_args!("{rung} is known"));
                 assert!(at >= above, "{rung} is left out: {call}");
+                let blind_to = call["blind_to"].as_str().or_fail("what it does not see");
+                let may_be_left_out = ["kprobe", "syscall tracepoint"].contains(&rung);
+                assert_eq!(blind_to.contains("while bpf(2) is interrupted"), may_be_left_out, "{call}");
+                assert_eq!(blind_to.contains("32-bit callers"), rung.ends_with("tracepoint"), "{call}");
                 let passed = call["passed"].as_array().cloned().unwrap_or_default();
                 assert_eq!(passed.len(), at, "{call}");
                 for (index, passed) in passed.iter().enumerate() {

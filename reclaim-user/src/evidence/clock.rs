@@ -41,7 +41,7 @@ pub struct Reading {
 /// How a wait ended.
 #[derive(Clone, Debug)]
 pub enum Waited {
-    /// Every call waited for has left.
+    /// Every call waited for has left. Those that can pin nothing may be inside.
     Done,
     /// There was no time for all of them yet: [`Clock::go_on`] goes on with the same wait.
     Pending,
@@ -133,8 +133,8 @@ impl Clock {
         }
     }
 
-    /// Waits until every mount-class call numbered up to `mark` (an earlier [`Reading::entered`]) has left the kernel,
-    /// those that entered before the probes were attached included. Calls that enter between the mark and this call
+    /// Waits until every mount-class call numbered up to `mark` (an earlier [`Reading::entered`]) has left the kernel that
+    /// [may pin something](Hook::may_pin), those that entered before the probes were attached included. Calls that enter between the mark and this call
     /// are waited for too.
     ///
     /// When it is done, whatever those calls mounted is mounted, and its records are numbered: drain, then look.
@@ -159,7 +159,8 @@ impl Clock {
             Some(_) => Waited::Overdue { calls: Vec::new(), uncounted },
             None => {
                 let mut calls = self.in_flight();
-                calls.retain(|call| call.number <= wait.mark && !state.returns.has_returned(call.number));
+                let is_waited_for = |call: &InFlightCall| call.number <= wait.mark && call.hook.may_pin();
+                calls.retain(|call| is_waited_for(call) && !state.returns.has_returned(call.number));
                 Waited::Overdue { calls, uncounted }
             }
         }
@@ -185,6 +186,11 @@ impl Clock {
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.state().stragglers.is_settling()
+    }
+
+    /// Whether calls may be inside that were not counted in.
+    pub(super) fn has_uncounted(&self) -> bool {
+        !self.state().stragglers.are_all_outside()
     }
 
     /// Gives threads that were inside a call when the probes were attached until the deadline to be seen outside. Those
@@ -259,11 +265,12 @@ impl Clock {
             if now.entered == now.left {
                 generations.clear();
             }
-            generations.retain(|&generation| !self.is_empty_but_for(generation, &state.returns));
+            let look = pause.is_longest();
+            generations.retain(|&generation| !self.is_empty_but_for(generation, &state.returns, look));
             if generations.is_empty() {
                 break;
             }
-            if pause.is_longest() {
+            if look {
                 self.look_for_returns(state);
             }
             pause.take().ok_or(Undone::Inside)?;
@@ -306,20 +313,21 @@ impl Clock {
         left == self.counters.load(COUNTER_GENERATION_ENTERED + generation)
     }
 
-    /// Whether no call is inside that entered under a generation, those left out that have returned unseen.
+    /// Whether no call is inside that entered under a generation, those left out that have returned unseen or that can pin
+    /// nothing. They are looked for where there is any that has returned unseen, or on request.
     ///
     /// Such a call is counted out in the end, and is off the map by then. So the count of those that left is read first:
     /// whoever is found on the map after that was not among them.
-    fn is_empty_but_for(&self, generation: u32, returns: &Returns) -> bool {
+    fn is_empty_but_for(&self, generation: u32, returns: &Returns, look: bool) -> bool {
         let left = self.counters.load(COUNTER_GENERATION_LEFT + generation);
-        let unseen = if returns.is_empty() {
+        let idle = if returns.is_empty() && !look {
             0
         } else {
+            let is_idle = |call: &InFlightCall| returns.has_returned(call.number) || !call.hook.may_pin();
             let calls = self.in_flight();
-            let unseen = |call: &&InFlightCall| call.generation == generation && returns.has_returned(call.number);
-            calls.iter().filter(unseen).count() as u64
+            calls.iter().filter(|call| call.generation == generation && is_idle(call)).count() as u64
         };
-        left + unseen == self.counters.load(COUNTER_GENERATION_ENTERED + generation)
+        left + idle == self.counters.load(COUNTER_GENERATION_ENTERED + generation)
     }
 }
 

@@ -52,6 +52,11 @@ impl Seen {
         self.inside.is_some()
     }
 
+    /// Whether it may be in a call that pins something.
+    fn may_pin(self) -> bool {
+        self.inside.is_none_or(|(hook, _)| hook.may_pin())
+    }
+
     /// Whether the thread may still be in the call that it was in at first sight. Where it was running then and sleeps in a
     /// call now, that is the call that it has to leave: either it was in it then, or it has left the one that it was in.
     fn is_still(&mut self, now: Self) -> bool {
@@ -101,7 +106,7 @@ impl Stragglers {
     /// Whether every thread that may be looked at was seen outside, after looking again.
     pub(super) fn are_seen_outside(&mut self) -> bool {
         self.look_again();
-        self.threads.is_empty()
+        self.are_all_outside()
     }
 
     /// How many threads were found to have left, since the last time. Each may have been in a call, or not.
@@ -117,7 +122,9 @@ impl Stragglers {
             Err(error) => !is_gone(&error),
         });
         self.left += (before - self.threads.len()) as u64;
-        if let Some((&(process, thread), seen)) = self.threads.first_key_value() {
+        // Those that can pin nothing are not waited for. That they have left is still of interest: nobody else may see it.
+        let mut waited_for = self.threads.iter().filter(|(_, seen)| seen.may_pin());
+        if let Some((&(process, thread), seen)) = waited_for.next() {
             let doing = match seen.inside {
                 Some((hook, _)) => format!("was inside {hook}"),
                 None => "was running".to_owned(),
@@ -137,9 +144,14 @@ impl Stragglers {
         Left::All
     }
 
+    /// Whether none is left.
+    pub(super) fn are_all_outside(&self) -> bool {
+        self.threads.is_empty()
+    }
+
     /// The calls that threads are known to be inside.
     pub(super) fn inside(&self) -> Vec<UncountedCall> {
-        let inside = self.threads.iter().filter(|(_, seen)| seen.is_inside());
+        let inside = self.threads.iter().filter(|(_, seen)| seen.is_inside() && seen.may_pin());
         let call = |(&(process, thread), seen): (_, &Seen)| {
             seen.inside.map(|(hook, _)| UncountedCall { thread, process, hook })
         };

@@ -82,6 +82,18 @@ impl Hook {
         }
     }
 
+    /// Whether a call that looked up an entry's path before the entry was renamed can still make a pin on it, or hides one
+    /// from who confirms by tables for as long as its record has not come.
+    ///
+    /// - umount2 takes mounts off and makes none (`path_umount`, `do_umount` in fs/namespace.c); the one that lay over what
+    ///   goes comes to lie where that lay, in one step. Until its record comes, tables show more pins than there are.
+    /// - setns and mount_setattr pin nothing either (`mntns_install`, `do_mount_setattr`). But tables may not show the namespace
+    ///   that is entered, nor a peer group that is made, until the record has come: the live set needs them.
+    #[must_use]
+    pub const fn may_pin(self) -> bool {
+        !matches!(self, Self::Umount)
+    }
+
     /// The name that messages use: the system call, or what happens.
     #[must_use]
     pub const fn name(self) -> &'static str {

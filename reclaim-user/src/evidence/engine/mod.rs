@@ -130,7 +130,7 @@ pub struct Engine {
     references: References,
     /// The claims of the last confirmation: of mounts, and of mount tables.
     claims: Option<(Coverage, Coverage)>,
-    /// The last wait ended without anything that tells whether every call had left.
+    /// When the last wait ended, a call may have been inside that the mount clock did not count in.
     in_doubt: bool,
     live: LiveSet,
     taken: Instant,

@@ -1,7 +1,7 @@
 //! The wait for calls in flight, piece by piece: whoever asks something meanwhile does not wait with it.
 
 use super::Engine;
-use crate::evidence::clock::{Wait, Waited};
+use crate::evidence::clock::{Clock, Wait, Waited};
 use crate::evidence::source::Settled;
 use std::time::{Duration, Instant};
 use tracing::debug;
@@ -22,7 +22,11 @@ impl Engine {
         loop {
             let waited = self.clock().map(|clock| clock.go_on(&mut wait, Instant::now() + PIECE));
             match waited {
-                Some(Waited::Done) => return Settled::Clock,
+                Some(Waited::Done) => {
+                    // What the clock counts shows nothing of those that it did not count in, though they pin nothing.
+                    self.in_doubt = self.clock().is_some_and(Clock::has_uncounted);
+                    return Settled::Clock;
+                }
                 Some(Waited::Pending) => {}
                 Some(Waited::Overdue { calls, uncounted }) => {
                     let counted = calls.iter().map(ToString::to_string);

@@ -40,13 +40,16 @@ impl Rung {
         }
     }
 
-    /// What listening this way does not see.
+    /// What listening this way does not see. Programs of kprobes and of single tracepoints are run by one function of the
+    /// kernel (`trace_call_bpf`), which leaves them out where bpf(2) was interrupted, and counts that since Linux 6.7.
     #[must_use]
     pub const fn blind_to(self) -> &'static str {
         match self {
             Self::SchedulerTracepoint | Self::Fentry => "nothing",
             Self::Kprobe => "nothing, but for a preemptible kernel before 6.7: calls made while bpf(2) is interrupted",
-            Self::SyscallTracepoint => "32-bit callers",
+            Self::SyscallTracepoint => {
+                "32-bit callers; on a preemptible kernel before 6.7 also calls made while bpf(2) is interrupted"
+            }
             Self::EverySyscall => "32-bit callers, which may also be taken for others",
         }
     }
