@@ -6,6 +6,7 @@
 mod rungs;
 mod support;
 
+use std::iter;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::gettid;
-use reclaim_user::evidence::clock::Waited;
+use reclaim_user::evidence::clock::{Wait, Waited};
 use reclaim_user::evidence::probes::{HookState, ProbeOptions, Probes};
 use reclaim_user::model::event::{Event, Hook};
 use support::{HangingMount, has_ended, in_private_namespace, make_slave, namespace_here, namespace_of};
@@ -202,6 +203,23 @@ fn the_clock_does_not_wait_for_a_call_that_began_later() {
         assert!(matches!(waited, Waited::Done), "{waited:?}");
         later.release();
     });
+}
+
+/// What was waited for in one piece is not forgotten in the next.
+#[test]
+fn a_wait_in_pieces_does_not_wait_for_a_call_that_began_later() {
+    let probes = attach_default();
+    let clock = probes.clock();
+    let before = HangingMount::start();
+    let mut wait = Wait::since(clock.now().entered, Instant::now() + SOON);
+    let mut piece = || clock.go_on(&mut wait, Instant::now() + Duration::from_millis(10));
+    assert!(matches!(piece(), Waited::Pending));
+    let later = HangingMount::start();
+    assert!(matches!(piece(), Waited::Pending));
+    before.release();
+    let ended = iter::repeat_with(piece).find(|waited| !matches!(waited, Waited::Pending));
+    assert!(matches!(ended, Some(Waited::Done)), "{ended:?}");
+    later.release();
 }
 
 #[test]

@@ -18,16 +18,16 @@ const SOON: Duration = Duration::from_secs(20);
 /// Between two looks of the server at whether it is over, in milliseconds.
 const TURN: u16 = 10;
 
+/// A name that is looked up and that nothing has.
+const NOWHERE: &str = "nowhere";
+
 /// Requests of the kernel. <include/uapi/linux/fuse.h>
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
 const INIT: u32 = 26;
-const OPENDIR: u32 = 27;
-const READDIR: u32 = 28;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
-const READDIRPLUS: u32 = 44;
 
 /// A sandbox inside a mount call that hangs.
 #[derive(Debug)]
@@ -40,16 +40,17 @@ pub struct Hanging {
 }
 
 impl Hanging {
-    /// Binds a path that the kernel has looked up already when this returns, on a directory that somebody lists: nothing
-    /// can be mounted there meanwhile.
+    /// Binds a path that the kernel has looked up already when this returns, on a directory in which somebody looks for
+    /// something: the kernel lets nobody mount there meanwhile.
     #[track_caller]
     #[must_use]
     pub fn bind(host: &Host, source: &Path) -> Self {
         let (server, point) = Server::start(host);
-        let listed = point.clone();
-        // Ends with the server.
-        thread::spawn(move || fs::read_dir(listed).map(Iterator::count));
-        wait_until("somebody to list a directory", SOON, || (server.held() > 0).then_some(()));
+        let (mut other, nowhere) = (Actor::start(), point.join(NOWHERE));
+        // It ends with the server. A process of its own: one of this program's threads that cannot be killed would keep the
+        // server's descriptor open after this program has ended.
+        thread::spawn(move || other.attempt(&Request::Read(nowhere.into())));
+        wait_until("somebody to look into a directory", SOON, || (server.held() > 0).then_some(()));
         let request = Request::Bind(source.into(), point.clone().into());
         Self::call(host, &request, libc::SYS_mount, point, server)
     }
@@ -59,7 +60,7 @@ impl Hanging {
     #[must_use]
     pub fn unmount(host: &Host) -> Self {
         let (server, point) = Server::start(host);
-        let request = Request::Unmount(point.join("nowhere").into());
+        let request = Request::Unmount(point.join(NOWHERE).into());
         Self::call(host, &request, libc::SYS_umount2, point, server)
     }
 
@@ -117,6 +118,7 @@ impl Hanging {
 struct Server {
     over: Arc<AtomicBool>,
     held: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -129,9 +131,9 @@ impl Server {
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         mount(Some("hangs"), &point, Some("fuse"), MsFlags::empty(), Some(&*options)).or_fail("mount FUSE");
         let (over, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let server = Self { over: Arc::clone(&over), held: Arc::clone(&held) };
-        thread::spawn(move || serve(device, &over, &held));
-        (server, point)
+        let (is_over, count) = (Arc::clone(&over), Arc::clone(&held));
+        let thread = Some(thread::spawn(move || serve(device, &is_over, &count)));
+        (Self { over, held, thread }, point)
     }
 
     fn held(&self) -> usize {
@@ -142,44 +144,35 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+        // So that nothing hangs any more when a test has ended, however it ended.
+        let _ended = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Answers until it is over and then answers the rest as well. The connection ends with the descriptor, once all have had
-/// their answers.
+/// Answers until it is over, and then what was left open as well. Whoever asks later finds the file system gone.
 fn serve(mut device: File, over: &AtomicBool, held_count: &AtomicUsize) {
     let mut held = Vec::new();
     let mut request = vec![0; 1 << 17];
-    loop {
+    while !over.load(Ordering::Relaxed) {
         let mut waits = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-        let ready = poll(&mut waits, PollTimeout::from(TURN));
-        let is_over = over.load(Ordering::Relaxed);
-        if is_over {
-            for (opcode, unique) in held.drain(..) {
-                reply(&mut device, unique, answer(opcode));
-            }
-        }
-        if ready == Ok(0) {
-            continue;
-        }
-        // The last mount of it has gone, or the request was taken back.
-        let length = match device.read(&mut request) {
-            Ok(length) if length >= 40 => length,
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
-            _ => continue,
-        };
-        let word = |at: usize| request.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
-        let (Some(opcode), Some(unique)) = (word(4).filter(|_| length >= 40), request.get(8..16)) else { continue };
-        let unique = u64::from_ne_bytes(unique.try_into().unwrap_or_default());
+        let _timed_out = poll(&mut waits, PollTimeout::from(TURN));
+        // Nothing to read yet, or it was taken back.
+        let Ok(length) = device.read(&mut request) else { continue };
+        // struct fuse_in_header: length, opcode, number.
+        let Some((head, _)) = request.get(..length).and_then(|read| read.split_at_checked(16)) else { continue };
+        let opcode = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+        let mut unique = [0; 8];
+        unique.copy_from_slice(&head[8..16]);
         match opcode {
             FORGET | INTERRUPT | BATCH_FORGET => {}
-            LOOKUP | READDIR | READDIRPLUS if !is_over => {
-                held.push((opcode, unique));
+            LOOKUP => {
+                held.push(unique);
                 held_count.store(held.len(), Ordering::Relaxed);
             }
             _ => reply(&mut device, unique, answer(opcode)),
         }
     }
+    held.into_iter().for_each(|unique| reply(&mut device, unique, answer(LOOKUP)));
 }
 
 /// What a request is answered with: bytes, or the number of an error.
@@ -195,22 +188,18 @@ fn answer(opcode: u32) -> Result<Vec<u8>, i32> {
             words(&[0; 13]);
             words(&[0o40755, 2, 0, 0, 0, 4096, 0]);
         }
-        // struct fuse_open_out.
-        OPENDIR => words(&[1, 0, 0, 0]),
-        // The end of the directory.
-        READDIR | READDIRPLUS => {}
         LOOKUP => return Err(libc::ENOENT),
         _ => return Err(libc::ENOSYS),
     }
     Ok(bytes)
 }
 
-fn reply(device: &mut File, unique: u64, answer: Result<Vec<u8>, i32>) {
+fn reply(device: &mut File, unique: [u8; 8], answer: Result<Vec<u8>, i32>) {
     let (error, bytes) = answer.map_or_else(|error| (-error, Vec::new()), |bytes| (0, bytes));
     let mut message = Vec::with_capacity(16 + bytes.len());
     message.extend((16 + bytes.len() as u32).to_ne_bytes());
     message.extend(error.to_ne_bytes());
-    message.extend(unique.to_ne_bytes());
+    message.extend(unique);
     message.extend(bytes);
     // Whoever asked may be gone.
     let _gone = device.write(&message);

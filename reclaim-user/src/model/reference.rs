@@ -53,7 +53,9 @@ impl fmt::Display for Reference {
                 return f.write_str("it could not be looked at whole for descriptors and directories of processes");
             }
             ReferenceKind::Unsettled => {
-                return f.write_str("mounts were made whenever it was looked at, and one of them could be of it");
+                return f.write_str(
+                    "mounts were made or could have been made whenever it was looked at, and one could be of it",
+                );
             }
             ReferenceKind::Counted => return f.write_str("the kernel counts a reference to it that no process shows"),
             _ => {}
