@@ -96,7 +96,6 @@ impl Hanging {
 
     /// Lets the call go on: the sandbox, what came of the call, and where a bind is mounted.
     #[track_caller]
-    #[must_use]
     pub fn let_go(self) -> (Actor, Result<String, String>, PathBuf) {
         let Self { call, point, server, .. } = self;
         drop(server);
