@@ -17,6 +17,7 @@ cases! {
     known_answer_of_the_walk: service, command;
     mount_clock: command;
     task_iterator: service, command;
+    known_answer_of_the_references: service, command;
     type_information_and_mount_list: command;
     bpf_system_call_and_namespace_list: service;
     walk_and_namespace_list: command;
@@ -98,6 +99,12 @@ fn mount_clock(host: &Host, mode: Mode) {
 
 fn task_iterator(host: &Host, mode: Mode) {
     let kernel = Kernel { lacking: "references", iterator: false, ..ALL };
+    check(host, mode, kernel, &[("feature", "task iterator")]);
+    reclaims_on(host, mode, kernel);
+}
+
+fn known_answer_of_the_references(host: &Host, mode: Mode) {
+    let kernel = Kernel { lacking: "references-answer", iterator: false, ..ALL };
     check(host, mode, kernel, &[("feature", "task iterator")]);
     reclaims_on(host, mode, kernel);
 }

@@ -8,6 +8,7 @@
 //! - `btf`: the kernel's type information cannot be read;
 //! - `walk`, `references`: the programs for them are refused;
 //! - `walk-answer`: the walk does not find the mount that is made for it;
+//! - `references-answer`: what is made for those programs to find is hidden from them;
 //! - `clock`: nothing tells of mount calls in flight;
 //! - `nslist`, `listmount`, `setns`: see [`ScanOptions`](super::scan::ScanOptions);
 //! - `fentry`, `kprobe`, `tracepoint`, `every-syscall`: see [`Rungs`](super::probes::Rungs).

@@ -1,6 +1,7 @@
 //! Trying the iterators on references that are known, before anything is believed of them.
 
 use super::iterators::{Iterators, Record, ReferenceError};
+use crate::evidence::lacking::lacks;
 use crate::model::pin::Place;
 use crate::model::reference::ReferenceKind;
 use nix::errno::Errno;
@@ -27,7 +28,7 @@ pub(super) fn check(iterators: &mut Iterators) -> Result<(), ReferenceError> {
     let number = fstat(&entry).map_err(failed("fstat"))?.st_ino;
     let (ready, wait) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
-    let records = thread::scope(|scope| {
+    let mut records = thread::scope(|scope| {
         let entry = entry.as_fd();
         scope.spawn(move || {
             // A send fails only when nobody waits any more.
@@ -40,6 +41,9 @@ pub(super) fn check(iterators: &mut Iterators) -> Result<(), ReferenceError> {
         records
     })?;
     drop(below);
+    if lacks("references-answer") {
+        records.retain(|record| record.entry != number);
+    }
     let is_met = |kind, place| {
         let wanted = |record: &&Record| {
             (record.base, record.entry, &*record.name) == (0, number, b"btf")

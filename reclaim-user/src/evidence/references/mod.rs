@@ -111,6 +111,7 @@ impl Finder {
         match &self.means {
             Means::Iterators(_) => Answer::Yes,
             Means::Unasked | Means::Procfs(None) => Answer::No { why: "it is not asked for".to_owned() },
+            Means::Procfs(Some(error @ ReferenceError::Unmet { .. })) => Answer::No { why: chain(error) },
             Means::Procfs(Some(error)) if error.is_absence() => Answer::No { why: chain(error) },
             Means::Procfs(Some(error)) => Answer::Unknown { why: chain(error) },
         }
