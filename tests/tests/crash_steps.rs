@@ -1,17 +1,25 @@
 //! A crash at each named step of a pass, and what the next pass makes of what is left.
 
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reclaim_tests::{
     Actor, ConfigFile, Host, OrFail as _, Reclaim, Root, is_stopped, private_host, set_mode, wait_until,
 };
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-const STALE: usize = 300;
+/// More than the pass removes by itself: a second thread takes part.
+const STALE: usize = 600;
+
+/// Where entries are condemned to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Store,
+    /// The root itself, for want of room: under long names.
+    Makeshift,
+}
 
 /// Runs a pass that ends itself at a step, and fails when it does not get there.
 fn crash_at(reclaim: &Reclaim, step: &str) {
@@ -21,76 +29,133 @@ fn crash_at(reclaim: &Reclaim, step: &str) {
     assert!(!clean_end, "the pass came to its end, and did not crash at {step}: {finished:?}");
 }
 
+/// What lies condemned, by the names that the entries had, and where.
+fn condemned_entries(host: &Host, place: Place) -> Vec<(String, PathBuf)> {
+    let children = |path: &Path| fs::read_dir(path).or_fail("list what is condemned").flatten().collect::<Vec<_>>();
+    let named = |entry: &fs::DirEntry| entry.file_name().into_string().ok();
+    match place {
+        Place::Store => {
+            let batches = children(&host.root().join(".reclaim")).into_iter();
+            let entries = batches.flat_map(|batch| children(&batch.path()));
+            entries.filter_map(|entry| Some((named(&entry)?, entry.path()))).collect()
+        }
+        Place::Makeshift => {
+            // `.reclaim-BATCH.NAME`
+            let entries = children(&host.root()).into_iter();
+            let own = |entry: &fs::DirEntry| {
+                let stored = named(entry)?;
+                Some(stored.strip_prefix(".reclaim-")?.split_once('.')?.1.to_owned())
+            };
+            entries.filter_map(|entry| Some((own(&entry)?, entry.path()))).collect()
+        }
+    }
+}
+
 /// Where an entry lies condemned.
 fn condemned_path(host: &Host, name: &str) -> PathBuf {
-    let own = host.root().join(".reclaim");
-    let batches = fs::read_dir(&own).or_fail("list .reclaim");
-    let found = batches.flatten().map(|batch| batch.path().join(OsStr::from_bytes(name.as_bytes())));
-    let mut found = found.filter(|path| path.symlink_metadata().is_ok());
-    found.next().or_fail(format_args!("{name} among what is condemned: {:?}", host.condemned().len()))
+    let mut condemned = condemned_entries(host, Place::Store).into_iter();
+    let found = condemned.find(|(own, _)| own == name);
+    found.or_fail(format_args!("{name} among what is condemned: {:?}", host.condemned().len())).1
 }
 
-/// Names of three entries that lie condemned: which of them a pass comes to first is the file system's choice.
+/// Three entries that lie condemned: which of them a pass comes to first is the file system's choice.
+fn three_condemned(host: &Host, place: Place) -> [(String, PathBuf); 3] {
+    let stale = condemned_entries(host, place).into_iter().filter(|(name, _)| name.starts_with("stale-"));
+    let three: Vec<(String, PathBuf)> = stale.take(3).collect();
+    <[(String, PathBuf); 3]>::try_from(three).ok().or_fail("three entries that lie condemned")
+}
+
 fn condemned_names(host: &Host) -> [String; 3] {
-    let stale = host.condemned().into_iter().filter_map(|name| String::from_utf8(name).ok());
-    let names: Vec<String> = stale.filter(|name| name.starts_with("stale-")).take(3).collect();
-    <[String; 3]>::try_from(names).ok().or_fail("three entries that lie condemned")
+    three_condemned(host, Place::Store).map(|(name, _)| name)
 }
 
-fn crashes_at(host: &Host, evidence: &'static str, step: &str) {
+/// Makes stale entries: as many as a test takes, or as there is room for.
+fn make_stale(host: &Host, place: Place) -> Vec<PathBuf> {
+    match place {
+        Place::Store => host.entries("stale-", STALE),
+        Place::Makeshift => {
+            let paths = (0..).map(|index| host.root().join(format!("stale-{index}")));
+            let made: Vec<PathBuf> = paths.take_while(|path| fs::create_dir(path).is_ok()).collect();
+            assert!((20..STALE).contains(&made.len()), "{} entries fill the file system", made.len());
+            made
+        }
+    }
+}
+
+/// Entries that sandboxes rely on, something that is not empty, and stale ones.
+struct Scene {
+    live: Vec<(Actor, PathBuf, PathBuf)>,
+    full: PathBuf,
+}
+
+impl Scene {
+    fn set(host: &Host, place: Place, in_a_tree: bool) -> Self {
+        if place == Place::Makeshift {
+            host.mount_small(&host.root());
+        }
+        let live = host.entries("live-", 6).into_iter().map(|entry| {
+            let (sandbox, point) = host.sandbox_with(&entry);
+            (sandbox, point, entry)
+        });
+        let live = live.collect();
+        let full = host.make_file("root/full/file", "text");
+        for entry in make_stale(host, place) {
+            if in_a_tree {
+                fs::create_dir_all(entry.join("deep/er")).or_fail("make a tree");
+            }
+        }
+        Self { live, full }
+    }
+
+    /// Later passes finish what the one that crashed began, and bring back what something relies on.
+    fn ends_well(mut self, host: &Host, reclaim: &Reclaim) {
+        let expected = self.live.len() + 1;
+        wait_until("everything stale to go", Duration::from_secs(40), || {
+            reclaim.sweep();
+            (host.names().len() == expected && host.condemned().is_empty()).then_some(())
+        });
+        for (sandbox, point, entry) in &mut self.live {
+            assert!(entry.is_dir(), "{} is not under its own name", entry.display());
+            sandbox.still_works(&*point, &*entry);
+        }
+        assert_eq!(fs::read_to_string(self.full).or_fail("read what is not empty"), "text");
+        drop(self.live);
+        wait_until("the rest to go", Duration::from_secs(40), || {
+            reclaim.sweep();
+            (host.names() == [b"full"]).then_some(())
+        });
+        assert!(!host.root().join(".reclaim").exists(), "a place to condemn to is left with nothing in it");
+    }
+}
+
+fn crashes_at(host: &Host, evidence: &'static str, step: &str, place: Place) {
     let in_a_tree = step == "mid-tree";
+    let mut scene = Scene::set(host, place, in_a_tree);
     let rules = match in_a_tree {
         true => Root::of(host).text("remove", "tree").text("match", "^(live|stale)-"),
         false => Root::of(host),
     };
     let config = ConfigFile::write(host, [rules]);
     let reclaim = Reclaim::with(&config).evidence(evidence);
-    let mut live: Vec<(Actor, PathBuf, PathBuf)> = host
-        .entries("live-", 6)
-        .into_iter()
-        .map(|entry| {
-            let (sandbox, point) = host.sandbox_with(&entry);
-            (sandbox, point, entry)
-        })
-        .collect();
-    let full = host.make_file("root/full/file", "text");
-    for entry in host.entries("stale-", STALE) {
-        if in_a_tree {
-            fs::create_dir_all(entry.join("deep/er")).or_fail("make a tree");
-        }
-    }
-    let mut expected = live.len() + 1;
     if ["after-lock", "mid-restore"].contains(&step) {
         // Something to restore: an entry that a descriptor from before led a sandbox to, after it was condemned.
         crash_at(&reclaim, "after-condemn");
-        for name in condemned_names(host) {
-            let (sandbox, point) = host.sandbox_with(&condemned_path(host, &name));
-            live.push((sandbox, point, host.root().join(name)));
+        for (name, path) in three_condemned(host, place) {
+            let (sandbox, point) = host.sandbox_with(&path);
+            scene.live.push((sandbox, point, host.root().join(name)));
         }
-        expected += 3;
     }
     crash_at(&reclaim, step);
-    wait_until("everything stale to go", Duration::from_secs(40), || {
-        reclaim.sweep();
-        (host.names().len() == expected && host.condemned().is_empty()).then_some(())
-    });
-    for (sandbox, point, entry) in &mut live {
-        assert!(entry.is_dir(), "{} is not under its own name", entry.display());
-        sandbox.still_works(&*point, &*entry);
-    }
-    assert_eq!(fs::read_to_string(full).or_fail("read what is not empty"), "text");
-    drop(live);
-    wait_until("the rest to go", Duration::from_secs(40), || {
-        reclaim.sweep();
-        (host.names() == [b"full"]).then_some(())
-    });
+    scene.ends_well(host, &reclaim);
 }
 
 macro_rules! steps {
-    ($($test:ident: $evidence:literal, $step:literal;)+) => {
+    (@place) => { Place::Store };
+    (@place $place:ident) => { Place::$place };
+    ($($test:ident: $evidence:literal, $step:literal $(, $place:ident)?;)+) => {
         $(#[test]
         fn $test() {
-            private_host(|host| crashes_at(host, $evidence, $step));
+            private_host(|host| crashes_at(host, $evidence, $step, steps!(@place $($place)?)));
         })+
     };
 }
@@ -114,6 +179,56 @@ steps! {
     mid_restore_auto: "auto", "mid-restore";
     mid_remove_auto: "auto", "mid-remove";
     after_remove_auto: "auto", "after-remove";
+    after_batch: "scan", "after-batch";
+    before_close: "scan", "before-close";
+    after_batch_auto: "auto", "after-batch";
+    before_close_auto: "auto", "before-close";
+    makeshift_after_batch: "scan", "after-batch", Makeshift;
+    makeshift_after_condemn_first: "scan", "after-condemn-first", Makeshift;
+    makeshift_after_condemn: "scan", "after-condemn", Makeshift;
+    makeshift_after_settle: "scan", "after-settle", Makeshift;
+    makeshift_after_confirm: "scan", "after-confirm", Makeshift;
+    makeshift_mid_restore: "scan", "mid-restore", Makeshift;
+    makeshift_mid_remove: "scan", "mid-remove", Makeshift;
+    makeshift_after_remove: "scan", "after-remove", Makeshift;
+    makeshift_after_condemn_auto: "auto", "after-condemn", Makeshift;
+    makeshift_mid_restore_auto: "auto", "mid-restore", Makeshift;
+    makeshift_mid_remove_auto: "auto", "mid-remove", Makeshift;
+}
+
+/// Whether a process has a thread of a name.
+fn has_thread(process: Pid, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).or_fail("list threads").flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).any(|comm| comm.trim() == name)
+}
+
+#[test]
+fn killed_while_a_second_thread_removes() {
+    private_host(|host| {
+        let scene = Scene::set(host, Place::Store, false);
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        let reclaim = Reclaim::with(&config).evidence("scan");
+        let stopping = reclaim.clone().variable("RECLAIM_TEST_STOP", "mid-remove");
+        let mut command = stopping.command(&["--json", "sweep"]);
+        let mut pass = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().or_fail("start a pass");
+        let pid = Pid::from_raw(i32::try_from(pass.id()).or_fail("a pid"));
+        // It stops with each entry; the first may be one of the pass itself, before the thread has its name.
+        wait_until("the second thread to be at work", Duration::from_secs(40), || {
+            assert!(pass.try_wait().or_fail("look at the pass").is_none(), "no second thread has removed anything");
+            if !is_stopped(pid) {
+                return None;
+            }
+            let at_work = has_thread(pid, "remover");
+            if !at_work {
+                kill(pid, Signal::SIGCONT).or_fail("let it go on");
+            }
+            at_work.then_some(())
+        });
+        assert!(!host.condemned().is_empty(), "it is not through");
+        pass.kill().or_fail("kill the pass");
+        pass.wait().or_fail("reap the pass");
+        scene.ends_well(host, &reclaim);
+    });
 }
 
 #[test]
@@ -157,7 +272,6 @@ fn a_name_that_was_taken_meanwhile_is_not_overwritten() {
 
 #[test]
 fn a_store_that_is_taken_away_as_it_is_opened_is_made_again() {
-    use nix::sys::signal::{Signal, kill};
     private_host(|host| {
         let config = ConfigFile::write(host, [Root::of(host)]);
         let reclaim = Reclaim::with(&config).evidence("scan");

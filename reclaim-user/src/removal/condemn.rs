@@ -324,6 +324,7 @@ fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Res
         None => makeshift_batch(root, batch_name()).map_err(NotCondemned::Root)?,
     };
     group.batches.push(batch);
+    crash::step("after-batch");
     Ok(group.batches.len() - 1)
 }
 

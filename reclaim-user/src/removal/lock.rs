@@ -95,6 +95,7 @@ impl Store {
 
     /// Removes `.reclaim` when it is empty, while the lock is still held.
     pub(super) fn close(self, root: &Root) {
+        crash::step("before-close");
         if leads_to(root, self.identity) {
             // Not empty, or a file system that went read-only: it stays, and the next pass finds it.
             let _ = directory::remove_directory(&root.directory, STORE);
