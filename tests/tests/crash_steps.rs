@@ -3,7 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reclaim_tests::{
-    Actor, ConfigFile, Host, OrFail as _, Reclaim, Root, is_stopped, private_host, set_mode, wait_until,
+    Actor, ConfigFile, Host, OrFail as _, Pass, Reclaim, Root, is_stopped, private_host, set_mode, wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -299,6 +299,26 @@ fn a_store_that_is_taken_away_as_it_is_opened_is_made_again() {
         });
         assert!(!stale.exists(), "it worked in a store that leads nowhere: {output:?}");
         assert!(!store.exists(), "nothing is left of the store: {output:?}");
+    });
+}
+
+#[test]
+fn more_batches_are_left_than_one_look_takes() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        set_mode(&host.make_dir("root/.reclaim"), 0o700);
+        let batches = 1_100;
+        for batch in 0..batches {
+            host.make_dir(format!("root/.reclaim/00000000-1-2-{batch}/stale-{batch}"));
+        }
+        let finished = Reclaim::with(&config).run(&["--json", "sweep"]);
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        let pass = finished.stdout.lines().find(|line| line.contains("\"type\":\"pass\"")).or_fail("a summary");
+        let pass: Pass = serde_json::from_str(pass).or_fail("read a summary");
+        assert_eq!(pass.removed, batches, "{finished:?}");
+        // As where a look takes no more than there are: then something else would have to speak for it.
+        assert!(!finished.stderr.contains("cannot be relied on"), "{finished:?}");
+        assert!(!finished.stderr.contains("/proc is read"), "{finished:?}");
     });
 }
 

@@ -13,6 +13,10 @@ pub const BATCH_ENTRIES: usize = 4096;
 /// group is removed while the next one is listed, so a pass has two of them.
 pub const GROUP_ENTRIES: usize = 32_768;
 
+/// Most batches that share one wait and one confirmation: half of what the kernel's own list of mounts and the look at
+/// references can be asked about at once. Earlier passes may have left many with a few entries each.
+pub const GROUP_BATCHES: usize = 512;
+
 /// Entries of a first group, and of a group at least. What the kernel keeps of a group this small is still in the
 /// processor's caches when it comes to be removed.
 pub const GROUP_FIRST: usize = 2048;

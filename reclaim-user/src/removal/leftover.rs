@@ -8,7 +8,7 @@ use super::options::Stuck;
 use super::pass::Pass;
 use crate::evidence::source::EvidenceSource;
 use crate::model::fence::FileKind;
-use crate::model::plan::GROUP_ENTRIES;
+use crate::model::plan::{GROUP_BATCHES, GROUP_ENTRIES};
 use crate::model::report::Reason;
 use crate::model::tally::Outcome;
 use crate::sys::directory::{self, Names, Reader};
@@ -66,7 +66,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             }
             group.batches.push(Batch { entries: due.len(), ..batch });
             group.entries.extend(due);
-            if group.entries.len() >= GROUP_ENTRIES {
+            if group.entries.len() >= GROUP_ENTRIES || group.batches.len() >= GROUP_BATCHES {
                 let full = std::mem::replace(&mut group, Group::new());
                 self.conclude(Some(store), full);
             }
