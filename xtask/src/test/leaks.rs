@@ -1,12 +1,15 @@
-//! What tests may leave behind: processes, mounts in the host's namespace, the service's own directories.
+//! What tests may leave behind: processes, programs in the kernel, mounts in the host's namespace, the service's own
+//! directories.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
+use aya::programs::{ProgramError, loaded_programs};
 
 /// Environment variable that every process of a run inherits, however it is reparented.
 pub(super) const MARK: &str = "RECLAIM_TEST_RUN";
@@ -15,9 +18,15 @@ const PLACES: [&str; 3] = ["/etc/reclaim", "/run/reclaim", "/var/lib/reclaim"];
 /// How long a killed sandbox may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What the names of reclaim's programs in the kernel begin with, but for those that are whole names.
+const PROGRAMS: [&str; 8] = ["enter_", "leave_", "fentry_", "fexit_", "kprobe_", "kretprobe_", "reference_", "fence_"];
+const WHOLE_NAMES: [&str; 1] = ["walk"];
+
 /// The host before a run.
 pub(super) struct Snapshot {
     mark: String,
+    /// Programs in the kernel, by number; None where they cannot be listed.
+    programs: Option<BTreeSet<u32>>,
     mounts: BTreeSet<Vec<u8>>,
     places: Vec<&'static str>,
 }
@@ -27,7 +36,13 @@ impl Snapshot {
     pub(super) fn take() -> Result<Self> {
         // A process of an earlier run must not count, should its pid have been ours.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
-        Ok(Self { mark: format!("{}-{}", std::process::id(), now.as_nanos()), mounts: mounts()?, places: places() })
+        let programs = programs();
+        if programs.is_none() {
+            eprintln!("test: what is left in the kernel is not looked for: its programs cannot be listed");
+        }
+        let programs = programs.map(|programs| programs.into_keys().collect());
+        let mark = format!("{}-{}", std::process::id(), now.as_nanos());
+        Ok(Self { mark, programs, mounts: mounts()?, places: places() })
     }
 
     /// Value of [`MARK`] for this run.
@@ -37,14 +52,14 @@ impl Snapshot {
 
     /// What is there and was not before, in words.
     pub(super) fn left_behind(&self) -> Result<Vec<String>> {
-        let mut processes = self.processes()?;
+        let at_work = || Ok::<_, anyhow::Error>([self.processes()?, self.orphans()?].concat());
+        let mut left = at_work()?;
         let mut waited = Duration::ZERO;
-        while !processes.is_empty() && waited < PATIENCE {
+        while !left.is_empty() && waited < PATIENCE {
             thread::sleep(Duration::from_millis(100));
             waited += Duration::from_millis(100);
-            processes = self.processes()?;
+            left = at_work()?;
         }
-        let mut left = processes;
         left.extend(mounts()?.difference(&self.mounts).map(|line| format!("mount {}", String::from_utf8_lossy(line))));
         left.extend(places().into_iter().filter(|place| !self.places.contains(place)).map(str::to_owned));
         Ok(left)
@@ -69,6 +84,58 @@ impl Snapshot {
         }
         Ok(found)
     }
+
+    /// Programs named as reclaim's that were not there before and that no process has any more: something else keeps them,
+    /// a pin or a link. Those of a process that is left are told by it, and those of others are their own business.
+    fn orphans(&self) -> Result<Vec<String>> {
+        let (Some(before), Some(programs)) = (&self.programs, programs()) else { return Ok(Vec::new()) };
+        let come = come_since(before, programs);
+        if come.is_empty() { Ok(Vec::new()) } else { Ok(told(come, &held()?)) }
+    }
+}
+
+fn come_since(before: &BTreeSet<u32>, mut programs: BTreeMap<u32, String>) -> BTreeMap<u32, String> {
+    programs.retain(|id, name| !before.contains(id) && is_own(name));
+    programs
+}
+
+/// Those that no process has, in words.
+fn told(programs: BTreeMap<u32, String>, held: &BTreeSet<u32>) -> Vec<String> {
+    let orphans = programs.into_iter().filter(|(id, _)| !held.contains(id));
+    orphans.map(|(id, name)| format!("program {id} in the kernel: {name}")).collect()
+}
+
+fn is_own(name: &str) -> bool {
+    WHOLE_NAMES.contains(&name) || PROGRAMS.iter().any(|start| name.starts_with(start))
+}
+
+/// The programs in the kernel, by number, with their names. One that goes while they are listed is none.
+fn programs() -> Option<BTreeMap<u32, String>> {
+    let mut programs = BTreeMap::new();
+    for program in loaded_programs() {
+        match program {
+            Ok(program) => {
+                programs.insert(program.id(), program.name_as_str().unwrap_or("?").to_owned());
+            }
+            Err(ProgramError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {}
+            Err(_) => return None,
+        }
+    }
+    Some(programs)
+}
+
+/// The programs that processes have descriptors of, themselves or by their links.
+fn held() -> Result<BTreeSet<u32>> {
+    let mut held = BTreeSet::new();
+    for entry in fs::read_dir("/proc").context("cannot list /proc")? {
+        let process = entry.context("cannot list /proc")?.path();
+        let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { continue };
+        for descriptor in descriptors.flatten() {
+            let text = fs::read_to_string(descriptor.path()).unwrap_or_default();
+            held.extend(text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()));
+        }
+    }
+    Ok(held)
 }
 
 /// Lines of this namespace's mount table without the optional fields, which change when peers come and go.
@@ -102,6 +169,16 @@ mod tests {
         assert!(seen);
         assert_eq!(snapshot.processes()?, Vec::<String>::new());
         Ok(())
+    }
+
+    #[test]
+    fn a_program_that_no_process_has_is_named_and_others_are_not() {
+        let names =
+            [(1, "walk"), (2, "walk"), (3, "kretprobe_setns"), (4, "fence_store"), (5, "sd_devices"), (6, "walker")];
+        let programs = names.map(|(id, name)| (id, name.to_owned())).into();
+        let come = come_since(&[1].into(), programs);
+        let told = told(come, &[4].into());
+        assert_eq!(told, ["program 2 in the kernel: walk", "program 3 in the kernel: kretprobe_setns"]);
     }
 
     #[test]
