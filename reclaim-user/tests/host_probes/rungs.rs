@@ -23,8 +23,9 @@ fn attach_by(rungs: Rungs) -> Probes {
     attach(ProbeOptions { rungs, ..ProbeOptions::default() })
 }
 
-/// Whether the kernel lets programs of a rung be loaded, asked without a program of ours. What it says is printed where
-/// it does not, for then a test may be skipped.
+/// Whether the kernel lets programs of a rung be loaded, asked without a program of ours. Where it does not, a test is
+/// skipped, or a part of it, and says so. That has to be earned: a kernel that is not locked down refuses nothing that it
+/// has.
 fn is_permitted(rung: Rung) -> bool {
     let answer = match rung {
         Rung::Fentry => is_program_supported(ProgramType::Tracing),
@@ -32,10 +33,18 @@ fn is_permitted(rung: Rung) -> bool {
         Rung::Kprobe => is_program_supported(ProgramType::KProbe),
         _ => Ok(true),
     };
-    if !matches!(answer, Ok(true)) {
-        eprintln!("skipped: this kernel does not permit {rung}: {answer:?}");
+    let permitted = matches!(answer, Ok(true));
+    if !permitted {
+        let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+        assert!(answer.is_ok() || !lockdown.contains("[none]"), "{rung} is refused without a reason: {answer:?}");
+        skip(&format!("this kernel does not permit {rung}: {answer:?}"));
     }
-    matches!(answer, Ok(true))
+    permitted
+}
+
+/// Says that a test is skipped, or a part of it, as those who count skips expect it.
+fn skip(why: &str) {
+    eprintln!("SKIP {}: {why}", thread::current().name().unwrap_or("test"));
 }
 
 /// What a thread of ours is reported to do on a rung, in order.
@@ -304,7 +313,7 @@ fn more_calls_hang_than_kprobes_have_room_for() {
 fn a_32_bit_caller_is_reported_by(rung: Rung) -> Option<bool> {
     let symbols = std::fs::read_to_string("/proc/kallsyms").expect("the kernel lists its functions");
     if !is_permitted(rung) || !symbols.contains(" __ia32_sys_umount") {
-        eprintln!("skipped: needs {rung} and a kernel with callers of 32 bits");
+        skip(&format!("needs {rung} and a kernel with callers of 32 bits"));
         return None;
     }
     let mut probes = attach_by(Rungs::only(rung));
