@@ -15,7 +15,7 @@ use nix::sys::reboot::{RebootMode, reboot};
 use nix::unistd::chroot;
 use serde::{Deserialize, Serialize};
 
-use super::programs::{MODULES, Run};
+use super::programs::{MODULES, Need, Run};
 use super::verdict::{Verdict, skips};
 
 /// Where the machine has the programs and modules.
@@ -139,6 +139,13 @@ fn run_all(plan: &Plan) -> Verdict {
         verdict.add(measure_probes());
     }
     for run in &plan.runs {
+        let lacks: Vec<Need> = Need::ALL.into_iter().filter(|need| !has(*need)).collect();
+        let (run, lines) = run.without(&lacks);
+        for line in &lines {
+            println!("{line}");
+            verdict.skipped += 1;
+        }
+        let Some(run) = &run else { continue };
         let began = Instant::now();
         let output = match output_of(run, plan) {
             Ok(output) => output,
@@ -158,6 +165,17 @@ fn run_all(plan: &Plan) -> Verdict {
         verdict.add(of_run);
     }
     verdict
+}
+
+/// Whether the kernel has what some tests need. False only where that is certain.
+fn has(need: Need) -> bool {
+    match need {
+        Need::Types => fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(true),
+        Need::Overlay | Need::Fuse => {
+            let known = fs::read_to_string("/proc/filesystems").unwrap_or_else(|_| need.word().to_owned());
+            known.split_ascii_whitespace().any(|name| name == need.word())
+        }
+    }
 }
 
 /// What the kernel gives, for the matrix; counts as one test.

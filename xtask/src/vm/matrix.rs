@@ -18,16 +18,16 @@ const END: &str = "<!-- end of matrix -->";
 /// The rows of one kernel, in the order of `reclaim check`.
 type Column = Vec<(String, String)>;
 
-/// Writes the table into the README.
+/// Writes the table into the README. Columns of kernels that were not run stay as they are.
 ///
 /// # Errors
 /// A machine said something that is no report, or the README cannot be written.
 pub(super) fn write(machines: &[Machine]) -> Result<()> {
     let path = workspace().join("README.md");
     let text = fs::read_to_string(&path).context("cannot read the README")?;
-    let (before, _, after) = parts(&text)?;
-    fs::write(&path, format!("{before}{BEGIN}\n{}{END}{after}", table(&columns(machines)?)))
-        .context("cannot write the README")
+    let (before, written, after) = parts(&text)?;
+    let columns = renewed(all_columns(written), columns(machines)?);
+    fs::write(&path, format!("{before}{BEGIN}\n{}{END}{after}", table(&columns))).context("cannot write the README")
 }
 
 /// Compares what was found with the table. Kernels that it does not name are left alone.
@@ -114,6 +114,33 @@ fn table(columns: &[(String, Column)]) -> String {
     text
 }
 
+/// What was there, with what was found in its place, and what is found of other kernels behind it.
+fn renewed(mut columns: Vec<(String, Column)>, found: Vec<(String, Column)>) -> Vec<(String, Column)> {
+    for (kernel, column) in found {
+        match columns.iter_mut().find(|(name, _)| *name == kernel) {
+            Some((_, earlier)) => *earlier = column,
+            None => columns.push((kernel, column)),
+        }
+    }
+    columns
+}
+
+/// Every column of a table.
+fn all_columns(table: &str) -> Vec<(String, Column)> {
+    let cells = |line: &str| line.trim().trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    let mut lines = table.lines().map(cells);
+    let names: Vec<String> = lines.next().unwrap_or_default();
+    // After the line that parts names from cells.
+    let rows: Vec<Vec<String>> = lines.skip(1).collect();
+    let kernels = names.iter().enumerate().skip(1);
+    let column = |at: usize| {
+        let cells = rows.iter().filter_map(|row| Some((row.first()?.clone(), row.get(at)?.clone())));
+        // What the kernel did not speak of is no row of its own.
+        cells.filter(|(_, cell)| cell != "-").collect()
+    };
+    kernels.map(|(at, name)| (name.clone(), column(at))).collect()
+}
+
 /// One kernel's column of a table, by row; None where the table has none of that name.
 fn column_of<'table>(table: &'table str, kernel: &str) -> Option<BTreeMap<&'table str, &'table str>> {
     let mut lines = table.lines().map(|line| line.trim().trim_matches('|').split('|').map(str::trim));
@@ -150,5 +177,18 @@ mod tests {
         assert_eq!(column_of(&text, "6.1").context("a column")?["walk"], "-");
         assert!(column_of(&text, "6").is_none());
         Ok(())
+    }
+
+    #[test]
+    fn what_was_not_run_keeps_its_column() {
+        let column = |cell: &str| vec![("walk".to_owned(), cell.to_owned())];
+        let of = |kernels: &[(&str, &str)]| -> Vec<(String, Column)> {
+            kernels.iter().map(|(kernel, cell)| ((*kernel).to_owned(), column(cell))).collect()
+        };
+        let written = table(&of(&[("6.1", "yes"), ("6.12", "no")]));
+        let renewed = renewed(all_columns(&written), of(&[("6.12", "yes"), ("/boot/vmlinuz", "no")]));
+        assert_eq!(renewed, of(&[("6.1", "yes"), ("6.12", "yes"), ("/boot/vmlinuz", "no")]));
+        assert_eq!(all_columns(&table(&renewed)), renewed);
+        assert_eq!(all_columns(""), []);
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::programs::Program;
 
 /// One test program inside a machine.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     /// As people know it; also its file name.
     pub(super) name: String,
@@ -13,6 +13,92 @@ pub(super) struct Run {
     pub(super) arguments: Vec<String>,
     /// Variables of its environment.
     pub(super) environment: Vec<(String, String)>,
+}
+
+/// Something of the kernel that some tests cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Type information: without it there is no probe and no walk, which the command says for itself.
+    Types,
+    /// The union file system.
+    Overlay,
+    /// File systems in user space, which tests make calls hang with.
+    Fuse,
+}
+
+impl Need {
+    pub(super) const ALL: [Self; 3] = [Self::Types, Self::Overlay, Self::Fuse];
+
+    /// What the kernel calls it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Types => "BTF",
+            Self::Overlay => "overlay",
+            Self::Fuse => "fuse",
+        }
+    }
+
+    /// The tests that need it, by programs and parts of their names; a program without parts needs it throughout. Kernels
+    /// of Debian have all of it, so that this is for others.
+    fn tests(self) -> &'static [(&'static str, &'static [&'static str])] {
+        match self {
+            Self::Types => &[
+                ("reclaim_user", &["evidence::walk", "evidence::references", "btf", "layout", "host_"]),
+                ("host_probes", &[]),
+                ("scan", &["tasks_that_come_and_go", "keeps_is_found", "one_namespace_by_itself", "every_layer_of"]),
+                ("host_kernel_facts", &["namespaces_can_be_listed"]),
+                ("host_ladder", &[]),
+                ("host_fallbacks", &[]),
+                ("host_mount_fence", &[]),
+                ("host_killed", &[]),
+                ("host_cases_pins", &["namespace_kept"]),
+                ("race_gap", &[]),
+                ("race_torture", &[]),
+            ],
+            Self::Overlay => &[
+                ("reclaim_user", &["host_walk_sees_overlay_layers"]),
+                ("scan", &["overlay", "layer"]),
+                ("host_kernel_facts", &["an_overlay_shows"]),
+                ("host_cases_overlay", &[]),
+                ("host_fallbacks", &[]),
+            ],
+            Self::Fuse => &[
+                (
+                    "host_probes",
+                    &[
+                        "a_call_from_before",
+                        "the_clock_waits",
+                        "the_clock_does_not_wait",
+                        "the_clock_knows",
+                        "a_return_that",
+                        "more_calls_hang",
+                    ],
+                ),
+                ("host_own_files", &["one_that_cannot_be_used"]),
+            ],
+        }
+    }
+}
+
+impl Run {
+    /// What is left of it on a kernel that lacks something, None for nothing, and the lines that tell what is skipped.
+    pub(super) fn without(&self, lacks: &[Need]) -> (Option<Self>, Vec<String>) {
+        let mut run = self.clone();
+        let mut lines = Vec::new();
+        for need in lacks {
+            let tests = need.tests().iter().find(|(program, _)| *program == self.name);
+            let Some((_, parts)) = tests else { continue };
+            let why = format!("the kernel has no {}", need.word());
+            if parts.is_empty() {
+                return (None, vec![format!("SKIP {}: {why}", self.name)]);
+            }
+            for part in *parts {
+                run.arguments.extend(["--skip".to_owned(), (*part).to_owned()]);
+                lines.push(format!("SKIP {}, {part}: {why}", self.name));
+            }
+        }
+        (Some(run), lines)
+    }
 }
 
 /// Variables that let reclaim begin with the last rung of its probes. To attach by the first ones and to let go of them
@@ -50,7 +136,7 @@ const EVIDENCE: [&str; 4] = ["reclaim_user", "host_probes", "scan", "host_cases_
 
 /// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
 /// the cases of mounts, the protocol among launchers and crashes.
-const KERNEL: [(&str, &[&str]); 17] = [
+const KERNEL: [(&str, &[&str]); 18] = [
     ("reclaim_user", &["evidence::", "removal::"]),
     ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
     ("scan", &[]),
@@ -58,6 +144,7 @@ const KERNEL: [(&str, &[&str]); 17] = [
     ("host_ladder", &[]),
     ("host_fallbacks", &[]),
     ("host_mount_fence", &[]),
+    ("host_killed", &[]),
     ("host_cases_pins", &[]),
     ("host_poison", &[]),
     ("host_audit", &[]),
@@ -67,7 +154,7 @@ const KERNEL: [(&str, &[&str]); 17] = [
     ("host_hold", &["::service"]),
     ("race_gap", &[]),
     ("race_torture", &[]),
-    ("crash_steps", &["_auto", "a_name_that_was_taken"]),
+    ("crash_steps", &["_auto", "a_name_that_was_taken", "a_second_thread"]),
 ];
 
 /// Test programs of the packages that ask something of the kernel, and the parts of them that do.
@@ -130,4 +217,27 @@ pub(super) fn run_of(program: &Program, extent: Extent) -> Option<Run> {
         environment.extend(LAST_RUNG.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
     Some(Run { name: program.target.clone(), arguments, environment })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_lacks_is_skipped_and_told() {
+        let run =
+            Run { name: "host_probes".to_owned(), arguments: vec!["rungs::".to_owned()], environment: Vec::new() };
+        assert_eq!(run.without(&[]), (Some(run.clone()), Vec::new()));
+        assert_eq!(run.without(&[Need::Overlay]), (Some(run.clone()), Vec::new()));
+        let (left, lines) = run.without(&[Need::Fuse]);
+        let arguments = left.expect("most of it is left").arguments;
+        assert_eq!(arguments[..3], ["rungs::", "--skip", "a_call_from_before"]);
+        assert_eq!(lines.len() * 2 + 1, arguments.len());
+        assert!(
+            lines.iter().all(|line| line.starts_with("SKIP host_probes, ") && line.ends_with("no fuse")),
+            "{lines:?}"
+        );
+        let lacking = run.without(&[Need::Types, Need::Fuse]);
+        assert_eq!(lacking, (None, vec!["SKIP host_probes: the kernel has no BTF".to_owned()]));
+    }
 }
