@@ -18,6 +18,7 @@ cases! {
     mount_clock: command;
     task_iterator: service, command;
     known_answer_of_the_references: service, command;
+    count_of_references_that_means_something_else: service, command;
     type_information_and_mount_list: command;
     bpf_system_call_and_namespace_list: service;
     walk_and_namespace_list: command;
@@ -107,6 +108,10 @@ fn known_answer_of_the_references(host: &Host, mode: Mode) {
     let kernel = Kernel { lacking: "references-answer", iterator: false, ..ALL };
     check(host, mode, kernel, &[("feature", "task iterator")]);
     reclaims_on(host, mode, kernel);
+}
+
+fn count_of_references_that_means_something_else(host: &Host, mode: Mode) {
+    reclaims_on(host, mode, Kernel { lacking: "references-idle", ..ALL });
 }
 
 fn type_information_and_mount_list(host: &Host, mode: Mode) {

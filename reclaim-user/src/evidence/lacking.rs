@@ -8,10 +8,11 @@
 //! - `btf`: the kernel's type information cannot be read;
 //! - `walk`, `references`: the programs for them are refused;
 //! - `walk-answer`: the walk does not find the mount that is made for it;
-//! - `references-answer`: what is made for those programs to find is hidden from them;
 //! - `clock`: nothing tells of mount calls in flight;
 //! - `nslist`, `listmount`, `setns`: see [`ScanOptions`](super::scan::ScanOptions);
-//! - `fentry`, `kprobe`, `tracepoint`, `every-syscall`: see [`Rungs`](super::probes::Rungs).
+//! - `fentry`, `kprobe`, `tracepoint`, `every-syscall`: see [`Rungs`](super::probes::Rungs);
+//! - `references-answer`: what is made for the programs for references to find is hidden from them;
+//! - `references-idle`: an entry that nobody uses has more references than is known of its file system.
 
 use crate::sys::filter;
 use std::io;

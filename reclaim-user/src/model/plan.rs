@@ -13,6 +13,10 @@ pub const BATCH_ENTRIES: usize = 4096;
 /// group is removed while the next one is listed, so a pass has two of them.
 pub const GROUP_ENTRIES: usize = 32_768;
 
+/// End of a batch's name until it is decided that all that was condemned with it goes: what is found so is given back, and
+/// the directory goes once it is empty.
+pub const UNDECIDED: &[u8] = b"-undecided";
+
 /// Most batches that share one wait and one confirmation: half of what the kernel's own list of mounts and the look at
 /// references can be asked about at once. Earlier passes may have left many with a few entries each.
 pub const GROUP_BATCHES: usize = 512;

@@ -9,7 +9,7 @@ use super::manifest::Witness;
 use super::process::start_ticks;
 use crate::evidence::source::{CondemnedIn, Own};
 use crate::model::fence::FileKind;
-use crate::model::plan::BATCH_ENTRIES;
+use crate::model::plan::{BATCH_ENTRIES, UNDECIDED};
 use crate::model::report::Reason;
 use crate::model::verdict::Named;
 use crate::sys::directory;
@@ -29,9 +29,6 @@ const MAKESHIFT_ENTRIES: usize = 64;
 /// Entries whose removal by a command shares one confirmation: what is known of the last one is as old as the others
 /// took, and a pass goes on for as many after its budget is over.
 const COMMAND_ENTRIES: usize = 8;
-
-/// End of a batch's name until it is decided that all that was condemned with it goes: what is found so is given back.
-const UNDECIDED: &[u8] = b"-undecided";
 
 /// What a makeshift batch's entries are called in the root: this, the batch's name, a dot, and the entry's own name.
 const MAKESHIFT: &[u8] = b".reclaim-";

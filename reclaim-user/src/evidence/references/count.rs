@@ -6,16 +6,22 @@
 
 use super::iterators::{Iterators, Record, ReferenceError};
 use super::procfs::MAKESHIFT;
+use crate::evidence::lacking::lacks;
 use crate::evidence::source::{CondemnedIn, Own};
+use crate::model::plan::UNDECIDED;
 use crate::model::reference::ReferenceKind;
-use crate::sys::directory::{Names, Reader, names_on_tmpfs, open_child, open_parent};
+use crate::sys::directory::{Names, Reader, make, names_on_tmpfs, open_child, open_parent, remove_directory};
+use crate::sys::file_status::status_at;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC,
     fstatfs,
 };
+use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
+use tracing::{debug, warn};
 
 /// How often a directory is opened to see what that adds to its references.
 const OPENINGS: u32 = 4;
@@ -29,11 +35,20 @@ pub struct Counted {
     pub unsettled: Vec<Vec<u8>>,
 }
 
+/// File systems, by device and kind, on which the number for an entry that nobody uses was found to be what is known.
+#[derive(Debug, Default)]
+pub(super) struct Tried(BTreeSet<(u64, i128)>);
+
 /// Counts references to the entries of one directory.
-pub(super) fn count(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceError> {
+pub(super) fn count(
+    iterators: &mut Iterators,
+    condemned: &CondemnedIn<'_>,
+    tried: &mut Tried,
+) -> Result<Counted, ReferenceError> {
     let directory = condemned.directory;
     let file_system = fstatfs(directory).map_err(failed("fstatfs"))?.filesystem_type();
     if let (Some(idle), false) = (idle_references(file_system), condemned.path.is_empty())
+        && is_idle_so(iterators, condemned, tried, (file_system, idle))?
         && let Some(opened) = opened_references(iterators, condemned)?
     {
         let usual = |held: Own| match held {
@@ -48,6 +63,45 @@ pub(super) fn count(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> R
         }
     }
     none(condemned)
+}
+
+/// Whether a directory that nobody uses has the references that are known of its file system: one is made beside the
+/// directory of the entries, looked at and removed, once for each file system. Where it cannot be made nothing is known, and
+/// is tried again. A crash leaves it as a batch that holds nothing.
+fn is_idle_so(
+    iterators: &mut Iterators,
+    condemned: &CondemnedIn<'_>,
+    Tried(tried): &mut Tried,
+    (file_system, idle): (FsType, u32),
+) -> Result<bool, ReferenceError> {
+    let device = fstat(condemned.directory).map_err(failed("fstat"))?.st_dev;
+    let key = (device, file_system.0.into());
+    if tried.contains(&key) {
+        return Ok(true);
+    }
+    let batch = condemned.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = batch.strip_suffix(UNDECIDED).map_or_else(|| [batch, UNDECIDED].concat(), <[u8]>::to_vec);
+    let Ok(name) = CString::new(name) else { return Ok(false) };
+    let parent = open_parent(condemned.directory).map_err(failed("openat2"))?;
+    if let Err(error) = make(&parent, &name) {
+        debug!("no directory to count the references of can be made: {error}");
+        return Ok(false);
+    }
+    let counted = status_at(&parent, &name).map_err(failed("statx")).and_then(|made| {
+        // No directory that is open has that many, so each child is told.
+        let (_, records) = iterators.count(parent.as_fd(), u32::MAX)?;
+        let made = records.iter().find(|record| record.entry == made.identity.inode);
+        Ok(made.map(|record| record.process))
+    });
+    // Only what is empty goes, and nobody else is let in there.
+    let _ = remove_directory(&parent, &name);
+    let is_so = counted? == Some(idle);
+    if is_so {
+        tried.insert(key);
+    } else {
+        warn!("the references of entries are not counted: one that nobody uses has not {idle} of them on this kernel");
+    }
+    Ok(is_so)
 }
 
 /// References that opening a directory adds to it, where the caller has any open. The kernel is asked with the directory of
@@ -119,11 +173,12 @@ pub(super) fn none(condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceErro
 /// References that a dentry has which nobody uses; None for a file system that is not known to be one or the other. What
 /// lives in memory alone keeps each name by a reference.
 fn idle_references(file_system: FsType) -> Option<u32> {
-    match file_system {
+    let known = match file_system {
         TMPFS_MAGIC => Some(1),
         EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | F2FS_SUPER_MAGIC | OVERLAYFS_SUPER_MAGIC => Some(0),
         _ => None,
-    }
+    };
+    known.map(|idle| idle + u32::from(lacks("references-idle")))
 }
 
 fn listed<T>(directory: BorrowedFd<'_>, take: impl Fn(&[u8]) -> T) -> Result<Vec<T>, ReferenceError> {

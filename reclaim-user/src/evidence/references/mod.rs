@@ -40,6 +40,7 @@ pub struct Found {
 #[derive(Debug, Default)]
 pub struct Finder {
     means: Means,
+    tried: count::Tried,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ impl Finder {
     /// One that reads procfs only.
     #[must_use]
     pub fn by_procfs() -> Self {
-        Self { means: Means::Procfs(None) }
+        Self { means: Means::Procfs(None), tried: count::Tried::default() }
     }
 
     /// A look takes no longer than a moment.
@@ -93,7 +94,7 @@ impl Finder {
         let mut all = Counted::default();
         for directory in condemned {
             let counted = match &mut self.means {
-                Means::Iterators(iterators) => count::count(iterators, directory).or_else(|error| {
+                Means::Iterators(iterators) => count::count(iterators, directory, &mut self.tried).or_else(|error| {
                     warn!("references to entries cannot be counted: {}", chain(&error));
                     count::none(directory)
                 }),

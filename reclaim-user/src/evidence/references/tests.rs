@@ -302,7 +302,8 @@ fn counted_by_holder(
     let (held, other) = if held { (Own::Directory, Own::Nothing) } else { (Own::Nothing, Own::Directory) };
     let unlike = unlike.iter().map(|name| (name.as_bytes().to_vec(), other)).collect();
     let condemned = CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held, unlike };
-    let count::Counted { referred, unsettled } = count::count(iterators, &condemned).unwrap();
+    let count::Counted { referred, unsettled } =
+        count::count(iterators, &condemned, &mut count::Tried::default()).unwrap();
     let text = |names: Vec<Vec<u8>>| {
         let mut names: Vec<_> = names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
         names.sort();
