@@ -50,14 +50,18 @@ struct Plan {
 /// # Errors
 /// A build or a test fails, or a test left something behind.
 pub(crate) fn run(options: Options) -> Result<()> {
+    if options.tier.as_deref() == Some(MACHINES) {
+        eprintln!("test: building the tests");
+        let machines = Machines::start(&programs::build()?)?;
+        return machines.context("nothing was tested")?.finish();
+    }
     let binary = build::run()?;
     eprintln!("test: building the tests");
     let built = programs::build()?;
     let everything = options.tier.is_none() && options.filter.is_none();
-    let only_machines = options.tier.as_deref() == Some(MACHINES);
-    let machines = if everything || only_machines { Machines::start(&built)? } else { None };
+    let machines = if everything { Machines::start(&built)? } else { None };
     // Both are told about, also where both fail.
-    let here = if only_machines { Ok(()) } else { run_here(options, binary, built) };
+    let here = run_here(options, binary, built);
     if let Err(error) = &here {
         eprintln!("test: {error:#}");
     }

@@ -75,6 +75,7 @@ impl Need {
                     ],
                 ),
                 ("host_own_files", &["one_that_cannot_be_used"]),
+                ("host_hanging", &[]),
             ],
         }
     }
@@ -121,7 +122,7 @@ pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What sees mounts and attaches probes, and the binary among real sandboxes: as long as the tests of this host take.
+    /// What is run beside the tests of this host: no longer than those take.
     Evidence,
     /// Tests of what another kernel could do otherwise: a quarter of an hour and more.
     Kernel,
@@ -131,8 +132,25 @@ pub(super) enum Extent {
     Probes,
 }
 
-/// The part of [`KERNEL`] that is run beside the tests of this host.
-const EVIDENCE: [&str; 4] = ["reclaim_user", "host_probes", "scan", "host_cases_bubblewrap"];
+/// What is run beside the tests of this host, on each kernel: every means and every rung, and of what the binary has to get
+/// right the parts that tell most of a kernel, as many as there is time for.
+const EVIDENCE: [(&str, &[&str]); 13] = [
+    ("reclaim_user", &["evidence::"]),
+    ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
+    ("scan", &[]),
+    ("host_cases_bubblewrap", &["::service"]),
+    // Namespaces without a process, mounts without a namespace.
+    ("host_cases_pins", &["::service"]),
+    ("host_cases_mounts", &["hidden_by_chroot::service"]),
+    // No type information, no BPF, no walk, no clock, no list of mounts.
+    ("host_fallbacks", &["type_information", "bpf_system_call::command", "walk::command", "mount_clock::command"]),
+    ("host_mount_fence", &[]),
+    ("host_killed", &[]),
+    ("host_poison", &["::service"]),
+    ("race_gap", &[]),
+    ("race_torture", &["never_lose"]),
+    ("crash_steps", &["after_settle_auto", "makeshift_mid_restore_auto", "a_name_that_was_taken", "a_second_thread"]),
+];
 
 /// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
 /// the cases of mounts, the protocol among launchers and crashes.
@@ -203,8 +221,8 @@ pub(super) fn run_of(program: &Program, extent: Extent) -> Option<Run> {
     let asks = ["host_", "race_", "crash_"].iter().any(|tier| program.target.starts_with(tier));
     let parts = match extent {
         Extent::Probes => return None,
-        Extent::Evidence if !EVIDENCE.contains(&&*program.target) => return None,
-        Extent::Evidence | Extent::Kernel => named(&KERNEL)?,
+        Extent::Evidence => named(&EVIDENCE)?,
+        Extent::Kernel => named(&KERNEL)?,
         Extent::Everything if program.is_tier() => asks.then_some(&[][..])?,
         Extent::Everything => named(&ASKING)?,
     };
@@ -213,7 +231,9 @@ pub(super) fn run_of(program: &Program, extent: Extent) -> Option<Run> {
         arguments.extend(["--skip".to_owned(), (*left_out).to_owned()]);
     }
     let mut environment = Vec::new();
-    if program.is_tier() && !FIRST_RUNG.contains(&&*program.target) {
+    // Beside the tests of this host there is no time for it, and those of the probes begin by every rung.
+    let by_first = extent != Extent::Evidence && FIRST_RUNG.contains(&&*program.target);
+    if program.is_tier() && !by_first {
         environment.extend(LAST_RUNG.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
     Some(Run { name: program.target.clone(), arguments, environment })
