@@ -136,19 +136,40 @@ pub(super) enum Extent {
 /// right the parts that tell most of a kernel, as many as there is time for.
 const EVIDENCE: [(&str, &[&str]); 13] = [
     ("reclaim_user", &["evidence::"]),
-    ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
+    (
+        "host_probes",
+        &[
+            "each_step_is_reported",
+            "the_first_rung_that_works",
+            "a_rung_that_does_not_report",
+            "a_return_that",
+            "_from_before_",
+            "a_32_bit_caller",
+            "a_full_ring",
+        ],
+    ),
     ("scan", &[]),
     ("host_cases_bubblewrap", &["::service"]),
-    // Namespaces without a process, mounts without a namespace.
-    ("host_cases_pins", &["::service"]),
+    // What one mount table does not show.
+    (
+        "host_cases_pins",
+        &[
+            "live_target::service",
+            "thread_of_a_zombie_leader::service",
+            "namespace_kept_by_file::service",
+            "namespace_kept_by_descriptor::service",
+            "detached_tree::service",
+            "unmounted_with_a_descriptor_inside::service",
+        ],
+    ),
     ("host_cases_mounts", &["hidden_by_chroot::service"]),
     // No type information, no BPF, no walk, no clock, no list of mounts.
     ("host_fallbacks", &["type_information", "bpf_system_call::command", "walk::command", "mount_clock::command"]),
-    ("host_mount_fence", &[]),
-    ("host_killed", &[]),
+    ("host_mount_fence", &["a_check_tells", "cannot_be_bound_while_it_stands", "once_reclaim_was_killed"]),
+    ("host_killed", &["a_service_that_is_killed"]),
     ("host_poison", &["::service"]),
-    ("race_gap", &[]),
-    ("race_torture", &["never_lose"]),
+    ("race_gap", &["on_the_live_set_alone", "kills_in_a_storm"]),
+    ("race_torture", &["never_lose_what_is_live::service"]),
     ("crash_steps", &["after_settle_auto", "makeshift_mid_restore_auto", "a_name_that_was_taken", "a_second_thread"]),
 ];
 
