@@ -54,12 +54,15 @@ pub(super) fn walk(walker: &mut Walker, directories: &[Asked<'_>]) -> Result<Vec
         // Whatever else relies on its neighbours is not asked about.
         None => bases.push(Base { number: base, directory: directory.as_fd(), only: Some(child.as_fd()) }),
     }
-    let walked = walker.walk(first.directory, &bases)?;
+    let mut walked = walker.walk(first.directory, &bases)?;
+    if lacks("walk-answer") {
+        walked.pins.retain(|pin| pin.mount != id);
+    }
     let is_mark = |pin: &&WalkPin| {
         (pin.mount, pin.base, pin.entry) == (id, base, entry)
             && (pin.role, pin.state, pin.place) == (Role::Source, State::Detached, Place::Exact)
     };
-    if lacks("walk-answer") || walked.pins.iter().filter(is_mark).count() != 1 {
+    if walked.pins.iter().filter(is_mark).count() != 1 {
         return Err(WalkError::KnownAnswer { why: format!("mount {id} of inode {entry} in inode {base}") });
     }
     drop(mount);
