@@ -154,7 +154,6 @@ const EVIDENCE: [(&str, &[&str]); 13] = [
     (
         "host_cases_pins",
         &[
-            "live_target::service",
             "thread_of_a_zombie_leader::service",
             "namespace_kept_by_file::service",
             "namespace_kept_by_descriptor::service",
@@ -163,8 +162,11 @@ const EVIDENCE: [(&str, &[&str]); 13] = [
         ],
     ),
     ("host_cases_mounts", &["hidden_by_chroot::service"]),
-    // No type information, no BPF, no walk, no clock, no list of mounts.
-    ("host_fallbacks", &["type_information", "bpf_system_call::command", "walk::command", "mount_clock::command"]),
+    // No type information, no BPF, no walk to be relied on, no clock, no list of mounts.
+    (
+        "host_fallbacks",
+        &["type_information", "bpf_system_call::command", "answer_of_the_walk::command", "mount_clock::command"],
+    ),
     ("host_mount_fence", &["a_check_tells", "cannot_be_bound_while_it_stands", "once_reclaim_was_killed"]),
     ("host_killed", &["a_service_that_is_killed"]),
     ("host_poison", &["::service"]),
