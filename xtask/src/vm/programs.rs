@@ -187,7 +187,7 @@ const KERNEL: [(&str, &[&str]); 18] = [
     ("host_mount_fence", &[]),
     ("host_killed", &[]),
     ("host_cases_pins", &[]),
-    ("host_poison", &[]),
+    ("host_poison", &["poison_", "trees_of_others"]),
     ("host_audit", &[]),
     ("host_cases_mounts", &["::service"]),
     ("host_cases_overlay", &["::service"]),
