@@ -21,13 +21,12 @@ pub const UNDECIDED: &[u8] = b"-undecided";
 /// references can be asked about at once. Earlier passes may have left many with a few entries each.
 pub const GROUP_BATCHES: usize = 512;
 
-/// Entries of a first group, and of a group at least. What the kernel keeps of a group this small is still in the
-/// processor's caches when it comes to be removed.
-pub const GROUP_FIRST: usize = 2048;
+/// Entries of a first group: one batch. What the kernel keeps of a group this small is still in the processor's caches
+/// when it comes to be removed.
+pub const GROUP_FIRST: usize = BATCH_ENTRIES;
 
-/// What part of the time for filling a group its confirmation may take before groups become larger, and what part it has
-/// to take lest they become smaller: far enough from each other that they do not change all the time.
-const CONFIRMING_PARTS: (u32, u32) = (8, 20);
+/// What part of the time for filling a group its confirmation may take before groups become larger.
+const CONFIRMING_PART: u32 = 8;
 
 /// Shortest time that a group is filled for, so that confirmations do not become most of the work.
 const GROUP_LEAST: Duration = Duration::from_millis(50);
@@ -49,14 +48,8 @@ pub fn group_is_due(entries: usize, most: usize, filled_for: Duration, left: Dur
 /// of the work, `largest` at most. What a confirmation takes depends on the host: its mounts, its tasks, its open files.
 #[must_use]
 pub fn next_group(most: usize, largest: usize, filled_for: Duration, confirmed_for: Duration) -> usize {
-    let (dear, cheap) = CONFIRMING_PARTS;
-    if confirmed_for.saturating_mul(dear) > filled_for {
-        most.saturating_mul(2).min(largest).max(most)
-    } else if confirmed_for.saturating_mul(cheap) < filled_for {
-        (most / 2).max(GROUP_FIRST).min(most)
-    } else {
-        most
-    }
+    let is_dear = confirmed_for.saturating_mul(CONFIRMING_PART) > filled_for;
+    if is_dear { most.saturating_mul(2).min(largest).max(most) } else { most }
 }
 
 /// The pile: holds candidates back until there are enough of them.
@@ -157,25 +150,6 @@ mod tests {
             remarks: Remarks::default(),
             elapsed_ms: 0,
         }
-    }
-
-    #[test]
-    fn groups_are_as_small_as_their_confirmations_allow() {
-        let next =
-            |most, confirmed| next_group(most, 10_000, Duration::from_millis(100), Duration::from_millis(confirmed));
-        for (most, confirmed, expected) in [
-            (4096, 20, 8192),
-            (8192, 20, 10_000),
-            (4096, 10, 4096),
-            (4096, 2, GROUP_FIRST),
-            (GROUP_FIRST, 2, GROUP_FIRST),
-            (100, 2, 100),
-        ] {
-            assert_eq!(next(most, confirmed), expected, "{most} entries, {confirmed} ms");
-        }
-        // Twice the entries make half the part: what was dear becomes neither dear nor cheap.
-        let (dear, cheap) = CONFIRMING_PARTS;
-        assert!(dear * 2 < cheap);
     }
 
     #[test]

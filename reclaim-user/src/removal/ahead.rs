@@ -19,9 +19,8 @@ use std::thread::{Builder, JoinHandle};
 /// Names that the thread is given at a time.
 const CHUNK: usize = 128;
 
-/// Chunks that are under way at most. Their entries are locked and open, so there must not be many; but enough for the
-/// thread to have work while a group is confirmed.
-const CHUNKS: usize = 8;
+/// Chunks that are under way at most. Their entries are locked and open, so there must not be many.
+const CHUNKS: usize = 4;
 
 /// A name, and the place in the listing behind it.
 pub(super) type Listed = (CString, i64);

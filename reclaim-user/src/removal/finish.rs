@@ -12,6 +12,7 @@ use super::limits::Limits;
 use super::remove::{Removal, remove};
 use crate::config::RootConfig;
 use crate::model::report::Reason;
+use std::ffi::CString;
 use std::iter::{Zip, zip};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,17 +29,38 @@ const TOLD_AFTER: Duration = Duration::from_millis(5);
 /// Entries between two looks at the clock.
 const STRIDE: usize = 16;
 
-/// What became of a proven entry.
+/// What became of a proven entry. Most are gone, so that is kept small: it goes from one thread to another.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// It is gone.
-    Gone(Condemned),
+    Gone {
+        /// The name that it had in the root.
+        name: CString,
+        /// Index of its batch.
+        batch: usize,
+    },
     /// It has to have its name back.
-    Denied(Condemned, Denied),
+    Denied(Box<(Condemned, Denied)>),
     /// It could not be removed, or not all of it.
-    Stuck(Condemned, String),
+    Stuck(Box<(Condemned, String)>),
     /// The pass had to end before.
-    Interrupted(Condemned),
+    Interrupted(Box<Condemned>),
+}
+
+impl Ended {
+    /// The lock on it ends here, so that the thread that lists has no part in what letting go of a removed directory takes.
+    fn gone(condemned: Condemned) -> Self {
+        let Condemned { name, batch, .. } = condemned;
+        Self::Gone { name, batch }
+    }
+
+    fn denied(condemned: Condemned, denied: Denied) -> Self {
+        Self::Denied(Box::new((condemned, denied)))
+    }
+
+    fn failed(condemned: Condemned, why: String) -> Self {
+        Self::denied(condemned, Denied { reason: Reason::Failed, pins: Vec::new(), detail: Some(why) })
+    }
 }
 
 /// Brings one proven entry to its end, but for giving its name back.
@@ -52,27 +74,21 @@ pub(super) fn end(
 ) -> Ended {
     let confirmed = match confirm(rules, examiner, batch, condemned, proof) {
         Ok(confirmed) => confirmed,
-        Err((condemned, Some(denied))) => return Ended::Denied(condemned, denied),
+        Err((condemned, Some(denied))) => return Ended::denied(condemned, denied),
         // Somebody else removed it.
-        Err((condemned, None)) => return Ended::Gone(condemned),
+        Err((condemned, None)) => return Ended::gone(condemned),
     };
     match remove(confirmed, batch, rules, go_on) {
-        Removal::Gone(mut condemned) => {
+        Removal::Gone(condemned) => {
             crash::step("mid-remove");
-            // Here, so that the thread that lists has no part in what letting go of a removed directory takes.
-            condemned.lease = None;
-            Ended::Gone(condemned)
+            Ended::gone(condemned)
         }
-        Removal::Filled(condemned) => Ended::Denied(condemned, Denied::of(Reason::NotEmpty)),
-        Removal::Mounted(condemned) => Ended::Denied(condemned, Denied::of(Reason::Pinned)),
-        Removal::Stuck(condemned, fault) if batch.in_place => {
-            Ended::Denied(condemned, Denied { reason: Reason::Failed, pins: Vec::new(), detail: Some(fault) })
-        }
-        Removal::Stuck(condemned, fault) => Ended::Stuck(condemned, fault),
-        Removal::Unsuited(condemned, why) => {
-            Ended::Denied(condemned, Denied { reason: Reason::Failed, pins: Vec::new(), detail: Some(why.into()) })
-        }
-        Removal::Interrupted(condemned) => Ended::Interrupted(condemned),
+        Removal::Filled(condemned) => Ended::denied(condemned, Denied::of(Reason::NotEmpty)),
+        Removal::Mounted(condemned) => Ended::denied(condemned, Denied::of(Reason::Pinned)),
+        Removal::Stuck(condemned, fault) if batch.in_place => Ended::failed(condemned, fault),
+        Removal::Stuck(condemned, fault) => Ended::Stuck(Box::new((condemned, fault))),
+        Removal::Unsuited(condemned, why) => Ended::failed(condemned, why.into()),
+        Removal::Interrupted(condemned) => Ended::Interrupted(Box::new(condemned)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Descriptors that are left to all else that the process does.
-const LEFT_FREE: u64 = 3_072;
+const LEFT_FREE: u64 = 2_048;
 
 /// Groups may grow to this many entries, held or not: fewer may not pay for a wait and a confirmation.
 const GROUP_LEAST: usize = 8_192;

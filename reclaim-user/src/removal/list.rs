@@ -14,7 +14,7 @@ use super::place::Root;
 use super::report::Report;
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::{EvidenceSource, View};
-use crate::model::plan::{GROUP_FIRST, Pile, group_is_due, next_group};
+use crate::model::plan::{GROUP_ENTRIES, GROUP_FIRST, Pile, group_is_due, next_group};
 use crate::model::report::Reason;
 use crate::model::tally::Outcome;
 use crate::model::verdict;
@@ -131,7 +131,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Entries that the group is full with at the moment.
     fn room(&self, work: &Work) -> usize {
-        if self.evidence.is_settling() { self.leases.largest_group() } else { work.most }
+        if self.evidence.is_settling() { GROUP_ENTRIES } else { work.most }
     }
 
     fn conclude_group(&mut self, work: &mut Work) {

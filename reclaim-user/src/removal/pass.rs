@@ -23,6 +23,7 @@ use crate::model::tally::Outcome;
 use crate::sys::directory;
 use nix::fcntl::Flock;
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -388,19 +389,18 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Counts, remembers and tells what became of an entry, and gives it its name back where it has to have it.
     fn take(&mut self, batches: &[Batch], ended: Ended) {
-        let key = |condemned: &Condemned| {
-            (batches[condemned.batch].name.to_bytes().to_vec(), condemned.name.to_bytes().to_vec())
-        };
+        let key = |batch: usize, name: &CStr| (batches[batch].name.to_bytes().to_vec(), name.to_bytes().to_vec());
         match ended {
-            Ended::Gone(condemned) => {
+            Ended::Gone { name, batch } => {
                 if !self.state.stuck.is_empty() {
-                    self.state.stuck.remove(&key(&condemned));
+                    self.state.stuck.remove(&key(batch, &name));
                 }
-                self.report.entry(condemned.name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
+                self.report.entry(name.to_bytes(), Outcome::Removed, None, Vec::new(), None);
             }
-            Ended::Denied(condemned, denied) => self.give_back(batches, condemned, denied),
-            Ended::Stuck(condemned, fault) => {
-                let key = key(&condemned);
+            Ended::Denied(denied) => self.give_back(batches, denied.0, denied.1),
+            Ended::Stuck(stuck) => {
+                let (condemned, fault) = *stuck;
+                let key = key(condemned.batch, &condemned.name);
                 let stuck = Stuck::again(self.state.stuck.get(&key).copied(), Instant::now());
                 self.state.stuck.insert(key, stuck);
                 let detail = Some(format!("it stays condemned and is tried again more and more rarely: {fault}"));
@@ -410,7 +410,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             Ended::Interrupted(condemned) => {
                 // The first one had the time, and the others had none.
                 if self.left == 0 {
-                    self.state.unfinished.insert(key(&condemned));
+                    self.state.unfinished.insert(key(condemned.batch, &condemned.name));
                 }
                 self.left += 1;
                 self.report.left(condemned.name.to_bytes());

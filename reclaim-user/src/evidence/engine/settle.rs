@@ -27,7 +27,8 @@ impl Engine {
                     self.in_doubt = self.clock().is_some_and(Clock::has_uncounted);
                     return Settled::Clock;
                 }
-                Some(Waited::Pending) => {}
+                // There is time for what has to be done once before anything is confirmed.
+                Some(Waited::Pending) => self.finder.prepare(),
                 Some(Waited::Overdue { calls, uncounted }) => {
                     let counted = calls.iter().map(ToString::to_string);
                     let uncounted = uncounted.iter().map(ToString::to_string);

@@ -106,6 +106,11 @@ impl Finder {
         Ok(all)
     }
 
+    /// Loads what the first look would load otherwise.
+    pub fn prepare(&mut self) {
+        self.choose();
+    }
+
     /// Whether the kernel tells of references itself; where it does not, /proc is read.
     pub fn answer(&mut self) -> Answer {
         self.choose();

@@ -79,11 +79,11 @@ fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
 fn a_group_grows_as_long_as_its_wait_lasts_anyway() {
     let room = Room::new();
     let confirmations = |settling| {
-        (0..3_000).for_each(|index| drop(room.stale(format!("entry-{index}"))));
+        (0..6_000).for_each(|index| drop(room.stale(format!("entry-{index}"))));
         let mut evidence = Evidence::of(&room);
         evidence.settling = settling;
         let told = run(&room.rules(), &mut evidence);
-        assert_eq!(told.summary.removed, 3_000, "{:?}", told.summary);
+        assert_eq!(told.summary.removed, 6_000, "{:?}", told.summary);
         evidence.confirmed
     };
     assert!(confirmations(false) > 1 && confirmations(true) == 1);
