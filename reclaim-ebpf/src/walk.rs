@@ -236,7 +236,8 @@ fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
     if climb.only != WALK_ALL && inode_behind(climb.only).ok_or(WALK_BROKEN)? != own {
         return Ok(());
     }
-    if is_removed(climb.dentry).ok_or(WALK_BROKEN)? {
+    // Its last name was removed: then nothing that has a name now is meant.
+    if read::<u32>(own + offset!(inode_links)).ok_or(WALK_BROKEN)? == 0 {
         return Ok(());
     }
     let walk = WALK.get_ptr_mut(0).ok_or(WALK_BROKEN)?;
@@ -288,17 +289,21 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
         climb.broken = 1;
         return 1;
     };
-    // SAFETY: the value is copied at once.
-    if let Some([descriptor, only]) = unsafe { WALK_BASES.get(number) }.copied() {
-        // Subvolumes of one file system have the same numbers, so the inode itself has to be the one.
-        let base = inode_behind(descriptor);
-        if base.is_none() {
+    if let Some(base) = WALK_BASES.get_ptr_mut(number) {
+        // SAFETY: the value of a map that lives as long as the program; no base is taken out while a walk goes on.
+        let [descriptor, only, known] = unsafe { &mut *base };
+        // Looked up once: whoever asks keeps the descriptor open.
+        if *known == 0 {
+            *known = inode_behind(*descriptor).unwrap_or(0) as u64;
+        }
+        if *known == 0 {
             climb.broken = 1;
             return 1;
         }
-        if base == Some(inode) {
+        // Subvolumes of one file system have the same numbers, so the inode itself has to be the one.
+        if *known == inode as u64 {
             climb.base = number;
-            climb.only = only;
+            climb.only = *only;
             climb.arrived = 1;
             return 1;
         }
@@ -335,13 +340,6 @@ fn inode_behind(descriptor: u64) -> Option<usize> {
 fn inode(dentry: usize) -> Option<(usize, u64)> {
     let inode: usize = read(dentry + offset!(dentry_inode))?;
     Some((inode, read(inode + offset!(inode_number))?))
-}
-
-/// Whether the last name of a directory or file was removed: then nothing that has a name now is meant.
-#[inline(always)]
-fn is_removed(dentry: usize) -> Option<bool> {
-    let inode: usize = read(dentry + offset!(dentry_inode))?;
-    read::<u32>(inode + offset!(inode_links)).map(|links| links == 0)
 }
 
 /// Who holds a mount: the namespace that its tree is in, and the state that follows.

@@ -14,9 +14,9 @@ pub const WALK_STATE_MAP: &str = "WALK_STATE";
 
 /// Room for directories whose children are entries.
 pub const WALK_BASE_SLOTS: u32 = 1024;
-/// Words of a value of that map: the descriptor of the directory, and of the one entry of it that is asked about, or
-/// [`WALK_ALL`].
-pub const WALK_BASE_WORDS: usize = 2;
+/// Words of a value of that map: the descriptor of the directory, that of the one entry of it that is asked about, or
+/// [`WALK_ALL`], and 0, where the program notes the address of the directory's inode.
+pub const WALK_BASE_WORDS: usize = 3;
 /// No descriptor: all entries of a directory are asked about.
 pub const WALK_ALL: u64 = u64::MAX;
 /// Records that the object has room for unless userspace makes more.

@@ -258,7 +258,7 @@ impl Walker {
             }
             let of = |descriptor: &BorrowedFd<'_>| u64::try_from(descriptor.as_raw_fd()).map_err(|_| WalkError::Alike);
             let only = only.as_ref().map(of).transpose()?.unwrap_or(WALK_ALL);
-            self.bases.insert(number, [of(directory)?, only], 0).map_err(unusable)?;
+            self.bases.insert(number, [of(directory)?, only, 0], 0).map_err(unusable)?;
         }
         Ok(())
     }
@@ -288,12 +288,24 @@ impl Walker {
         let (namespace, role) = (low(word(3)), high(word(3)));
         let (state, exact) = (low(word(4)), high(word(4)));
         let internal = state == WALK_INTERNAL;
-        let bytes: Vec<u8> = (0..WALK_NAME as u32 / 8).flat_map(|index| word(5 + index).to_ne_bytes()).collect();
-        let end = bytes.iter().position(|byte| *byte == 0).ok_or(WalkError::Output { what: "a name without end" })?;
+        let mut name = Vec::with_capacity(64);
+        let mut has_ended = false;
+        for index in 0..WALK_NAME as u32 / 8 {
+            let bytes = word(5 + index).to_ne_bytes();
+            let end = bytes.iter().position(|byte| *byte == 0);
+            name.extend(&bytes[..end.unwrap_or(bytes.len())]);
+            has_ended = end.is_some();
+            if has_ended {
+                break;
+            }
+        }
+        if !has_ended {
+            return Err(WalkError::Output { what: "a name without end" });
+        }
         Ok(WalkPin {
             base: word(0),
             entry: word(1),
-            name: bytes[..end].to_vec(),
+            name,
             mount: MountId(word(2)),
             namespace: (namespace != 0).then_some(NamespaceId(namespace.into())),
             role: match role {
