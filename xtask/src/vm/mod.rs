@@ -77,6 +77,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         built.retain(|program| !program.test || program.target.contains(part));
     }
     let named = if kernels.is_empty() { parts::kernels().map(str::to_owned).collect() } else { kernels.clone() };
+    if extent != Extent::Probes && !built.iter().any(|program| programs::run_of(program, extent).is_some()) {
+        bail!("no test that is run in machines is called so; `--all` has more of them");
+    }
     let machines = run_in(&named, &built, (extent, *share), &mut io::stderr())?;
     if *write_matrix { matrix::write(&machines) } else { matrix::compare(&machines) }
 }

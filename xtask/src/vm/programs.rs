@@ -177,7 +177,7 @@ const EVIDENCE: [(&str, &[&str]); 13] = [
 
 /// Test programs of what another kernel could do otherwise, and the parts of them that ask it: evidence by every means,
 /// the cases of mounts, the protocol among launchers and crashes.
-const KERNEL: [(&str, &[&str]); 18] = [
+const KERNEL: [(&str, &[&str]); 19] = [
     ("reclaim_user", &["evidence::", "removal::"]),
     ("host_probes", &["rungs::", "_from_before_", "a_full_ring"]),
     ("scan", &[]),
@@ -189,6 +189,7 @@ const KERNEL: [(&str, &[&str]); 18] = [
     ("host_cases_pins", &[]),
     ("host_poison", &["poison_", "trees_of_others"]),
     ("host_audit", &[]),
+    ("host_hanging", &[]),
     ("host_cases_mounts", &["::service"]),
     ("host_cases_overlay", &["::service"]),
     ("host_cases_bubblewrap", &["::service"]),
