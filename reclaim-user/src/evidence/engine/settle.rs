@@ -39,7 +39,11 @@ impl Engine {
                     self.in_doubt = true;
                     return self.settle_by_time(format!("the mount clock cannot vouch for this: {why}"), between);
                 }
-                None => return self.settle_by_time("there is no mount clock any more".to_owned(), between),
+                None => {
+                    // It counted calls in that nobody sees leave now.
+                    self.in_doubt = true;
+                    return self.settle_by_time("there is no mount clock any more".to_owned(), between);
+                }
             }
             self.take_events();
             if !between(self) {

@@ -340,6 +340,37 @@ fn host_the_count_tells_of_every_reference_whoever_has_it() {
     });
 }
 
+/// On file systems that keep no name in memory, as on a union of directories that nobody has looked into.
+#[test]
+fn host_an_entry_that_the_kernel_has_not_looked_up_is_not_taken_for_one_without_references() {
+    in_scene(|scene| {
+        let at = |below: &str| scene.place.path().join(below);
+        let [lower, merged] = ["lower", "merged"].map(at);
+        for entry in ["lower/.reclaim/batch/a", "lower/.reclaim/batch/b", "upper", "work", "merged"] {
+            fs::create_dir_all(at(entry)).unwrap();
+        }
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), at("upper").display(), at("work").display());
+        mount(Some("overlay"), &merged, Some("overlay"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        let mut iterators = Iterators::load().unwrap();
+        let batch = merged.join(STORE);
+        let mut unsettled = || {
+            let directory = path_only(&batch);
+            let unlike = BTreeMap::new();
+            let condemned =
+                CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held: Own::Nothing, unlike };
+            let counted = count::count(&mut iterators, &condemned, &mut count::Tried::default()).unwrap();
+            assert!(counted.referred.is_empty(), "{counted:?}");
+            counted.unsettled.len()
+        };
+        assert_eq!(unsettled(), 2, "neither was looked up");
+        fs::metadata(batch.join("a")).unwrap();
+        assert_eq!(unsettled(), 2, "one was not");
+        fs::metadata(batch.join("b")).unwrap();
+        assert_eq!(unsettled(), 0, "both have a number");
+    });
+}
+
 #[test]
 fn host_a_descriptor_of_the_callers_own_is_told_from_those_of_others() {
     in_scene(|scene| {
