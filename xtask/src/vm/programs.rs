@@ -56,7 +56,7 @@ impl Need {
                 ("race_torture", &[]),
             ],
             Self::Overlay => &[
-                ("reclaim_user", &["host_walk_sees_overlay_layers"]),
+                ("reclaim_user", &["host_walk_sees_overlay_layers", "host_an_entry_that_the_kernel_has_not_looked_up"]),
                 ("scan", &["overlay", "layer"]),
                 ("host_kernel_facts", &["an_overlay_shows"]),
                 ("host_cases_overlay", &[]),
