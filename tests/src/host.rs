@@ -98,6 +98,22 @@ impl Host {
         path
     }
 
+    /// Writes a program, with the directories above it, and returns its path. A process of its own writes it: what this
+    /// one has open to write, a child of another thread has open too until it runs its program, and the kernel starts
+    /// nothing that somebody writes (execve(2), ETXTBSY).
+    #[track_caller]
+    pub fn make_program(&self, relative: impl AsRef<Path>, text: &str) -> PathBuf {
+        let source = self.make_file(Path::new("programs").join(relative.as_ref()), text);
+        let path = self.path(relative);
+        let parent = path.parent().or_fail("a directory above the program");
+        fs::create_dir_all(parent).or_fail(format_args!("make {}", parent.display()));
+        let mut copy = Command::new("cp");
+        let copied = run_to_end(copy.arg(source).arg(&path), Duration::from_secs(40));
+        assert_eq!(copied.code(), 0, "write {}: {copied:?}", path.display());
+        set_mode(&path, 0o755);
+        path
+    }
+
     /// Makes an empty directory of the root and returns its path.
     #[track_caller]
     pub fn entry(&self, name: impl AsRef<[u8]>) -> PathBuf {

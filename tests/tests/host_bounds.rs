@@ -30,8 +30,7 @@ impl SlowClaims {
             asked.display(),
             go_on.display()
         );
-        let program = host.make_file("slow-claims", &script);
-        set_mode(&program, 0o755);
+        let program = host.make_program("slow-claims", &script);
         let key = format!("{{ command = ['{}'], timeout = '50s' }}", program.display());
         Self { asked, go_on, key }
     }

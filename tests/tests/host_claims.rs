@@ -19,8 +19,7 @@ const NOTHING: &[&Path] = &[];
 
 /// A program of the host with this text as a shell script. The binary under test never uses a shell itself.
 fn program(host: &Host, name: &str, script: &str) -> PathBuf {
-    let path = host.make_file(format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
-    set_mode(&path, 0o755);
+    let path = host.make_program(format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
     path
 }
 

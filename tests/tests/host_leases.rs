@@ -25,11 +25,7 @@ fn program(host: &Host, language: &str) -> Vec<OsString> {
     let lines = example.lines().filter(|line| !line.trim().is_empty()).count();
     assert!(lines <= 16, "an example of {lines} lines is none to copy by hand");
     match language {
-        "sh" => {
-            let script = host.make_file("lease.sh", &example);
-            set_mode(&script, 0o755);
-            vec![script.into()]
-        }
+        "sh" => vec![host.make_program("lease.sh", &example).into()],
         "python" => {
             let rest = "\nimport sys\ntry:\n    held = lease(sys.argv[1])\nexcept FileNotFoundError:\n    sys.exit(75)\n\
                         print('leased', flush=True)\nsys.stdin.read()\n";

@@ -168,11 +168,10 @@ fn whoever_waits_goes_on_with_what_a_service_gave_up() {
     private_host(|host| {
         let slow = host.make_file("slow", "");
         let directory = host.directory().display().to_string();
-        let program = host.make_file(
+        let program = host.make_program(
             "bin/acme",
             &format!("#!/bin/sh\ncd '{directory}'\ntouch begun\nwhile test -e slow; do sleep 0.1; done\nrm nets/$1\n"),
         );
-        set_mode(&program, 0o755);
         let net = host.make_file("nets/abc", "");
         let managed = format!("\n[[owned]]\nremove = 'command'\ncommand = ['{}', '{{id}}']\n", program.display());
         let config = config(host, &["ws"]).tables(&managed);
@@ -279,8 +278,7 @@ fn a_purge_that_is_told_to_stop_ends_the_command() {
 fn hanging(host: &Host) -> (String, String) {
     let mark = format!("283.{}", std::process::id());
     let script = format!("#!/bin/sh\ntouch '{}'\nsleep {mark} & sleep {mark}\n", host.path("begun").display());
-    let program = host.make_file("bin/acme", &script);
-    set_mode(&program, 0o755);
+    let program = host.make_program("bin/acme", &script);
     (format!("\n[[owned]]\nremove = 'command'\ncommand = ['{}', '{{id}}']\n", program.display()), mark)
 }
 

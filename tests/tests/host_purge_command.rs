@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 /// The manager: a program of one host that notes its arguments and does what it is told.
 fn manager(host: &Host, script: &str) -> PathBuf {
     let log = host.path("called");
-    let program = host.make_file(
+    let program = host.make_program(
         "bin/acme",
         &format!("#!/bin/sh\nprintf '%s|' \"$@\" >> '{}'\necho >> '{}'\n{script}\n", log.display(), log.display()),
     );
-    set_mode(&program, 0o755);
     program
 }
 
@@ -311,8 +310,7 @@ fn the_configuration_of_the_page_works_as_it_stands() {
         let nets = host.make_dir("nets");
         let script = "case $2 in exists) test -e \"$3\";; rm) rm \"$3\";; *) exit 125;; esac";
         let podman =
-            host.make_file("bin/podman", &format!("#!/bin/sh\ncd '{}' || exit 125\n{script}\n", nets.display()));
-        set_mode(&podman, 0o755);
+            host.make_program("bin/podman", &format!("#!/bin/sh\ncd '{}' || exit 125\n{script}\n", nets.display()));
         let config = ConfigFile::write(host, []);
         config.write_text(block);
         let path = format!("{}:/usr/bin:/bin", host.path("bin").display());

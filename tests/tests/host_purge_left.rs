@@ -162,8 +162,7 @@ fn what_was_given_back_where_no_pass_looks_is_not_listed() {
 fn claims_are_read_where_something_is_left_and_not_else() {
     private_host(|host| {
         let asked = host.path("asked");
-        let claims = host.make_file("claims", &format!("#!/bin/sh\ntouch {}\nexit 1\n", asked.display()));
-        set_mode(&claims, 0o755);
+        let claims = host.make_program("claims", &format!("#!/bin/sh\ntouch {}\nexit 1\n", asked.display()));
         let root = Root::of(host).text("match", r"^job-(?<id>[a-z0-9]+)$").text("remove", "tree");
         let root = root.raw("claims", &format!("{{ command = ['{}'] }}", claims.display()));
         let reclaim = Reclaim::with(&ConfigFile::write(host, [root])).evidence("scan");

@@ -27,8 +27,7 @@ fn program(host: &Host, name: &str, script: &str) -> PathBuf {
     let text = format!(
         "#!/bin/sh\ncd '{directory}'\n{{ printf '%s|' {name} \"$@\"; echo; }} >> called\nnet=\"nets/$1\"\n{script}\n"
     );
-    let program = host.make_file(Path::new("bin").join(name), &text);
-    set_mode(&program, 0o755);
+    let program = host.make_program(Path::new("bin").join(name), &text);
     program
 }
 
@@ -419,7 +418,7 @@ fn the_program_of_the_page_tells_apart_what_docker_does_not() {
     private_host(|host| {
         let page = include_str!("../../docs/purge.md");
         let text = blocks(page, "sh").into_iter().find(|(_, text)| text.starts_with("#!")).or_fail("a program").1;
-        let exists = host.make_file("bin/acme-network-exists", &text);
+        let exists = host.make_program("bin/acme-network-exists", &text);
         let path = format!("{}:/usr/bin:/bin", host.path("bin").display());
         for (docker, expected) in [
             ("printf 'bridge\nn-abcd\nn-abc\n'", 0),
@@ -427,8 +426,7 @@ fn the_program_of_the_page_tells_apart_what_docker_does_not() {
             ("exit 0", 1),
             ("echo 'Cannot connect to the Docker daemon' >&2; exit 1", 2),
         ] {
-            let program = host.make_file("bin/docker", &format!("#!/bin/sh\n{docker}\n"));
-            [&program, &exists].into_iter().for_each(|program| set_mode(program, 0o755));
+            host.make_program("bin/docker", &format!("#!/bin/sh\n{docker}\n"));
             let mut asked = Command::new(&exists);
             let finished = run_to_end(asked.arg("n-abc").env("PATH", &path), Duration::from_secs(40));
             assert_eq!(finished.code(), expected, "{docker}: {finished:?}");
