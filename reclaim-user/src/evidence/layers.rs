@@ -81,6 +81,23 @@ impl Layers {
         }
     }
 
+    /// Takes in what somebody else looked up, in other views.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (key, Entry { layers, tried }) in other.known {
+            let entry = self.note(&key);
+            entry.tried += tried;
+            // The key says which layers there are, and in which order.
+            for (layer, Resolved { places, found, .. }) in entry.layers.iter_mut().zip(layers) {
+                layer.found |= found;
+                for place in places {
+                    if !layer.places.contains(&place) {
+                        layer.places.push(place);
+                    }
+                }
+            }
+        }
+    }
+
     /// Looks up everything once more in one view, found or not: reclaim's own.
     pub(crate) fn look_up_all(&mut self, view: View<'_>) {
         self.known.values_mut().flat_map(|entry| &mut entry.layers).for_each(|layer| layer.look_up(view));

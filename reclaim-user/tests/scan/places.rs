@@ -1,6 +1,8 @@
 //! Scans give the right places: targets, layers, odd names, the same name elsewhere (cases 6, 7, 11 and 12).
 
 use super::support::{Scene, WAYS, has, kernel_lists_namespaces, pins_on, scan};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use reclaim_user::evidence::ground::{GroundError, ground, ground_of};
 use reclaim_user::evidence::scan::{Reading, ScanOptions, Scanner};
 use reclaim_user::model::id::NamespaceId;
@@ -8,6 +10,8 @@ use reclaim_user::model::pin::Role;
 use reclaim_user::model::pin_set::PinSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[test]
@@ -78,6 +82,50 @@ fn every_layer_of_an_overlay_is_pinned() {
         assert!(pins.doubt(b"moved", false, false).is_some(), "{way:?}: where it is now is not known");
         std::fs::rename(scene.root().join("moved"), scene.root().join("l1")).unwrap();
     }
+}
+
+/// So many that two threads read them. Each layer is one that only a look-up in the namespace itself finds.
+#[test]
+fn each_of_many_namespaces_is_read_with_its_layers() {
+    const MANY: usize = 150;
+    if !kernel_lists_namespaces() {
+        return;
+    }
+    let _alone = alone();
+    let scene = Scene::new();
+    std::thread::scope(|scope| {
+        let sandbox = |number: usize| {
+            let ((ready, is_ready), (end, ended)) = (channel(), channel::<()>());
+            let (scene, low) = (&scene, [format!("low{number}"), format!("lower{number}")]);
+            let entry = scene.entry(format!("e{number}"));
+            low.iter().for_each(|low| std::fs::create_dir(entry.join(low)).unwrap());
+            scope.spawn(move || {
+                unshare(CloneFlags::CLONE_NEWNS).unwrap();
+                let none = None::<&str>;
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+                mount(Some(&entry), &scene.mnt(), none, MsFlags::MS_BIND, none).unwrap();
+                let [upper, lower] = low.map(|low| scene.mnt().join(low));
+                let options = format!("lowerdir={}:{}", upper.display(), lower.display());
+                mount(Some("o"), &upper, Some("overlay"), MsFlags::empty(), Some(&*options)).unwrap();
+                ready.send(NamespaceId(std::fs::metadata("/proc/thread-self/ns/mnt").unwrap().ino())).unwrap();
+                // Until the test is over, in whatever way.
+                let _ = ended.recv();
+            });
+            (is_ready, end)
+        };
+        let sandboxes: Vec<_> = (0..MANY).map(sandbox).collect();
+        let namespaces: Vec<NamespaceId> = sandboxes.iter().map(|(is_ready, _)| is_ready.recv().unwrap()).collect();
+        let found = scan(ScanOptions::default());
+        let pins = scene.pins(&found);
+        for (number, namespace) in namespaces.into_iter().enumerate() {
+            let name = format!("e{number}");
+            let on_it = pins_on(&pins, &name);
+            assert!(has(&on_it, Role::Source, namespace) && has(&on_it, Role::Layer, namespace), "{name}: {on_it:?}");
+            assert!(on_it.iter().all(|pin| pin.namespace == Some(namespace)), "{name}: {on_it:?}");
+            assert_eq!(doubts(&pins, namespace), 0, "{name}");
+        }
+        assert_eq!(found.accounting.namespaces, found.accounting.namespaces_read);
+    });
 }
 
 #[test]

@@ -12,6 +12,7 @@
 mod listed;
 mod options;
 mod reader;
+mod second;
 mod single;
 mod table;
 mod unlisted;
