@@ -13,6 +13,7 @@ use reclaim_ebpf::abi::Layout;
 use thiserror::Error;
 
 use super::lacking::{self, lacks};
+use crate::sys::kernel_file::KernelFile;
 
 pub(super) mod functions;
 
@@ -97,19 +98,19 @@ pub fn running_kernel() -> Result<Layout, LayoutError> {
 /// # Errors
 /// As [`running_kernel`].
 pub fn from_file(path: &Path) -> Result<Layout, LayoutError> {
-    layout(&read(path)?)
+    layout(&opened(path, |path| std::fs::read(path))?)
 }
 
 /// The running kernel's type information.
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn vmlinux() -> Result<Vec<u8>, LayoutError> {
-    read(Path::new(VMLINUX))
+pub(super) fn vmlinux() -> Result<KernelFile, LayoutError> {
+    opened(Path::new(VMLINUX), KernelFile::open)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, LayoutError> {
-    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { std::fs::read(path) };
+fn opened<T>(path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, LayoutError> {
+    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { open(path) };
     bytes.map_err(|source| LayoutError::Read { path: path.to_owned(), source: Arc::new(source) })
 }
 

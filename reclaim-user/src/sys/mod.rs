@@ -7,6 +7,7 @@ pub mod directory;
 pub mod file_status;
 pub mod filter;
 pub mod heap;
+pub mod kernel_file;
 pub mod memory_map;
 pub mod mount_id;
 pub mod mount_list;
