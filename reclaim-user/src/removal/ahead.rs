@@ -5,6 +5,7 @@
 //! looked at again before anything is removed.
 
 use super::examine::{Examined, Examiner, Look, Stop};
+use super::leases;
 use super::place::Root;
 use super::words::Words;
 use crate::config::RootConfig;
@@ -44,6 +45,7 @@ impl Ahead {
         let (rules, examiner) = (rules.clone(), Examiner::new(root, Arc::clone(words)));
         // One of its own, and no copy of the descriptor: what two processors count in one place is slow for both.
         let directory = open_child(&root.directory, c".").ok()?;
+        leases::make_room(&directory);
         let (ask, asked) = channel();
         let (answer, answers) = channel();
         let work = move || work(&rules, examiner, &directory, &asked, &answer);

@@ -5,7 +5,10 @@
 
 use crate::model::plan::GROUP_ENTRIES;
 use crate::sys::directory::Leased;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::close;
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -55,6 +58,15 @@ impl Leases {
     /// of one group and a little.
     pub(super) fn largest_group(self) -> usize {
         (self.most / 8 * 7).clamp(GROUP_LEAST, GROUP_ENTRIES)
+    }
+}
+
+/// Makes the table of descriptors as large as two groups may need it. While a process has threads, the kernel waits for a
+/// grace period of RCU, some 10 ms, each time that it makes that table larger (`expand_files` in fs/file.c), and it would do
+/// so ten times. To be called before the threads of a pass are started; a table that stays small is slow, and no worse.
+pub(super) fn make_room(descriptor: impl AsFd) {
+    if let Ok(last) = i32::try_from(Leases::up_to(usize::MAX).most) {
+        let _ = fcntl(descriptor, FcntlArg::F_DUPFD_CLOEXEC(last)).and_then(close);
     }
 }
 

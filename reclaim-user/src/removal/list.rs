@@ -131,7 +131,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Entries that the group is full with at the moment.
     fn room(&self, work: &Work) -> usize {
-        if self.evidence.is_settling() { GROUP_ENTRIES } else { work.most }
+        // Nothing is removed meanwhile, so there is the room of two groups.
+        if self.evidence.is_settling() { 2 * GROUP_ENTRIES } else { work.most }
     }
 
     fn conclude_group(&mut self, work: &mut Work) {

@@ -19,8 +19,11 @@ impl Engine {
             return self.settle_by_time("there is no mount clock".to_owned(), between);
         };
         let mut wait = Wait::since(mark, Instant::now() + limit);
+        // The first look only tells whether there is something to wait for.
+        let mut piece = Duration::ZERO;
         loop {
-            let waited = self.clock().map(|clock| clock.go_on(&mut wait, Instant::now() + PIECE));
+            let waited = self.clock().map(|clock| clock.go_on(&mut wait, Instant::now() + piece));
+            piece = PIECE;
             match waited {
                 Some(Waited::Done) => {
                     // What the clock counts shows nothing of those that it did not count in, though they pin nothing.
