@@ -3,6 +3,7 @@
 use crate::OrFail as _;
 use crate::actor::Actor;
 use crate::namespace::make_namespace;
+use crate::process::run_to_end;
 use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, mkdirat};
@@ -14,8 +15,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// Runs a test body on a thread in a mount namespace of its own, in which nothing that is mounted reaches the machine.
 ///

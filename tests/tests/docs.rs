@@ -79,7 +79,7 @@ fn the_page_of_keyed_entries_does_what_it_says() {
     private_host(|host| {
         claim_places(host);
         let page = include_str!("../../docs/keyed.md");
-        let program = host.make_program("bin/acme", "#!/bin/sh\n[ \"$*\" = list-live ] && echo live\n");
+        host.make_program("bin/acme", "#!/bin/sh\n[ \"$*\" = list-live ] && echo live\n");
         let sources = "/run/acme/sandboxes";
         let mut child = Command::new("true").spawn().or_fail("start a process");
         let [mine, gone] = [std::process::id(), child.id()].map(|process| format!("acme_sb_{process}_0123abcd"));

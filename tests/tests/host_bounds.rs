@@ -3,8 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reclaim_tests::{
-    ConfigFile, Connection, Host, OrFail as _, Pass, Reclaim, Root, Service, is_stopped, private_host, set_mode,
-    wait_until,
+    ConfigFile, Connection, Host, OrFail as _, Pass, Reclaim, Root, Service, is_stopped, private_host, wait_until,
 };
 use serde_json::{Value, json};
 use std::fs;

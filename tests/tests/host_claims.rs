@@ -1,7 +1,7 @@
 //! Claims: what a program or a file says is live is kept, and everything is where they cannot say it.
 
 use reclaim_tests::{
-    ConfigFile, Host, Mode, OrFail as _, Reclaim, Root, Service, Subject, cases, private_host, set_mode, wait_until,
+    ConfigFile, Host, Mode, OrFail as _, Reclaim, Root, Service, Subject, cases, private_host, wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,7 @@ const NOTHING: &[&Path] = &[];
 
 /// A program of the host with this text as a shell script. The binary under test never uses a shell itself.
 fn program(host: &Host, name: &str, script: &str) -> PathBuf {
-    let path = host.make_program(format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
-    path
+    host.make_program(format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"))
 }
 
 fn by_program(host: &Host, script: &str) -> Root {

@@ -4,8 +4,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reclaim_tests::{
-    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, set_mode,
-    wait_until,
+    ConfigFile, Hold, Host, OrFail as _, Reclaim, Root, blocks, private_host, program_on_path, run_to_end, wait_until,
 };
 use std::ffi::OsString;
 use std::fs::{self, File};

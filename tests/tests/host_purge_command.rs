@@ -1,8 +1,7 @@
 //! What another manager owns: its own command removes it, in a purge and in a pass.
 
 use reclaim_tests::{
-    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, alive, claim_places, private_host, run_to_end, set_mode,
-    wait_until,
+    ConfigFile, Host, OrFail as _, PurgeLine, Reclaim, Root, alive, claim_places, private_host, run_to_end, wait_until,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -11,11 +10,10 @@ use std::time::{Duration, Instant};
 /// The manager: a program of one host that notes its arguments and does what it is told.
 fn manager(host: &Host, script: &str) -> PathBuf {
     let log = host.path("called");
-    let program = host.make_program(
+    host.make_program(
         "bin/acme",
         &format!("#!/bin/sh\nprintf '%s|' \"$@\" >> '{}'\necho >> '{}'\n{script}\n", log.display(), log.display()),
-    );
-    program
+    )
 }
 
 fn calls(host: &Host) -> Vec<String> {
@@ -309,8 +307,7 @@ fn the_configuration_of_the_page_works_as_it_stands() {
         // A podman that knows networks by files.
         let nets = host.make_dir("nets");
         let script = "case $2 in exists) test -e \"$3\";; rm) rm \"$3\";; *) exit 125;; esac";
-        let podman =
-            host.make_program("bin/podman", &format!("#!/bin/sh\ncd '{}' || exit 125\n{script}\n", nets.display()));
+        host.make_program("bin/podman", &format!("#!/bin/sh\ncd '{}' || exit 125\n{script}\n", nets.display()));
         let config = ConfigFile::write(host, []);
         config.write_text(block);
         let path = format!("{}:/usr/bin:/bin", host.path("bin").display());

@@ -1,6 +1,6 @@
 //! What a purge condemned and could not remove: told once, listed, told to whoever purges again, and removed when that works.
 
-use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, set_immutable, set_mode};
+use reclaim_tests::{ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, set_immutable};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

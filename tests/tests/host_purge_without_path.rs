@@ -27,8 +27,7 @@ fn program(host: &Host, name: &str, script: &str) -> PathBuf {
     let text = format!(
         "#!/bin/sh\ncd '{directory}'\n{{ printf '%s|' {name} \"$@\"; echo; }} >> called\nnet=\"nets/$1\"\n{script}\n"
     );
-    let program = host.make_program(Path::new("bin").join(name), &text);
-    program
+    host.make_program(Path::new("bin").join(name), &text)
 }
 
 /// A manager that does what it is asked: `rm` removes a network, `ask` tells of one.
