@@ -98,7 +98,11 @@ pub(super) struct Proven {
     pub(super) entries: Queue,
 }
 
-/// Proven entries that nobody has taken yet.
+/// Entries that are taken at a time. Whoever takes them brings them to their ends, whatever else happens.
+const HANDFUL: usize = 16;
+
+/// Proven entries that nobody has taken yet. Two threads take them from its two ends: entries of one batch lie side by
+/// side, and two threads that remove from one directory wait for each other.
 #[derive(Clone, Debug)]
 pub(super) struct Queue(Arc<Mutex<Zip<IntoIter<Condemned>, IntoIter<Proof>>>>);
 
@@ -108,9 +112,17 @@ impl Queue {
         Self(Arc::new(Mutex::new(zip(entries, proofs))))
     }
 
-    /// Takes the next one.
-    pub(super) fn next(&self) -> Option<(Condemned, Proof)> {
-        self.lock().next()
+    /// Takes them one after the other, in their order or from the end.
+    pub(super) fn taken(&self, from_end: bool) -> impl Iterator<Item = (Condemned, Proof)> {
+        let handful = move || {
+            let mut left = self.lock();
+            let some: Vec<_> = match from_end {
+                true => left.by_ref().rev().take(HANDFUL).collect(),
+                false => left.by_ref().take(HANDFUL).collect(),
+            };
+            (!some.is_empty()).then_some(some)
+        };
+        std::iter::from_fn(handful).flatten()
     }
 
     fn len(&self) -> usize {
@@ -183,8 +195,7 @@ fn work(batches: &[Batch], left: &Queue, tools: Tools, tell: &Sender<Vec<Ended>>
     let Tools { rules, mut examiner, limits } = tools;
     let mut go_on = || limits.go_on();
     let (mut results, mut told) = (Vec::new(), Instant::now());
-    for step in 0_usize.. {
-        let Some((condemned, proof)) = left.next() else { break };
+    for (step, (condemned, proof)) in left.taken(false).enumerate() {
         let batch = &batches[condemned.batch];
         let ended = end(&rules, &mut examiner, batch, condemned, proof, &mut go_on);
         let urgent = matches!(ended, Ended::Denied(..));

@@ -257,7 +257,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 match Hand::over(proven, tools) {
                     Ok(hand) => self.hand = Some(hand),
                     Err(Proven { batches, entries }) => {
-                        self.end_here(&batches, &entries, &limits);
+                        self.end_here(&batches, &entries, &limits, false);
                         crash::step("after-remove");
                         self.remove_batches(store, &batches);
                     }
@@ -277,9 +277,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
     }
 
     /// Brings the entries of a group to their ends on this thread, or those that no other thread takes meanwhile.
-    fn end_here(&mut self, batches: &[Batch], entries: &Queue, limits: &Limits) {
+    fn end_here(&mut self, batches: &[Batch], entries: &Queue, limits: &Limits, from_end: bool) {
         self.examiner.refresh();
-        while let Some((condemned, proof)) = entries.next() {
+        for (condemned, proof) in entries.taken(from_end) {
             self.breathe();
             self.collect();
             let Self { evidence, between, report, breathed, rules, examiner, .. } = self;
@@ -301,7 +301,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     fn help(&mut self) {
         if let Some(hand) = self.hand.as_ref().filter(|_| self.rules.remove == RemoveRule::Empty) {
             let (batches, left, limits) = (Arc::clone(&hand.batches), hand.left.clone(), hand.limits.clone());
-            self.end_here(&batches, &left, &limits);
+            self.end_here(&batches, &left, &limits, true);
         }
     }
 
