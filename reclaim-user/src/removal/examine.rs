@@ -159,7 +159,7 @@ impl Examiner {
         let spoken = self.words.of(rules, own_name, &file, self.now);
         let known = verdict::by_status(rules, named, &file.status, self.is_mounted(&file), spoken, self.now);
         let is_directory = file.status.kind == FileKind::Directory;
-        self.open_first = known.is_ok() && is_directory && (asks_for_lease(rules, look) || looks_inside(rules, look));
+        self.open_first = known.is_ok() && is_directory && self.has_to_open(rules, look);
         let known = known?;
         let (record, witness, opened) = self.record(rules, &directory, name, &file, opened)?;
         let over =
@@ -236,6 +236,11 @@ impl Examiner {
         Ok((record, Some(witness), Some(opened)))
     }
 
+    /// Whether a directory has to be opened for this look. A file is, where the lock on it has to be tried.
+    fn has_to_open(&self, rules: &RootConfig, look: Look<'_>) -> bool {
+        asks_for_lease(rules, look) || (looks_inside(rules, look) && !self.sizes_tell)
+    }
+
     /// Something is mounted on the entry in our own namespace. Not knowing counts as mounted.
     fn is_mounted(&self, file: &FileStatus) -> bool {
         file.mount_root != Some(false) || file.mount != self.mount
@@ -261,7 +266,11 @@ impl Examiner {
             _ => Contents::Unknown,
         };
         let look_inside = kind == FileKind::Directory && looks_inside(rules, look);
-        if !asks_for_lease(rules, look) && !look_inside {
+        if look_inside && self.sizes_tell {
+            let empty = names_on_tmpfs(file.status.size) == Some(0);
+            contents = if empty { Contents::Empty } else { Contents::Something };
+        }
+        if !self.has_to_open(rules, look) {
             return Ok((Lease::Free, contents, None));
         }
         let fault = |call: &str, error| Stop::Keep(Reason::Failed, Some(failed(call, error)));
@@ -282,11 +291,8 @@ impl Examiner {
                 opened
             }
         };
-        if look_inside {
-            let empty = match self.sizes_tell {
-                true => names_on_tmpfs(file.status.size) == Some(0),
-                false => self.reader.is_empty(&opened, &mut self.names).map_err(|error| fault("getdents64", error))?,
-            };
+        if look_inside && !self.sizes_tell {
+            let empty = self.reader.is_empty(&opened, &mut self.names).map_err(|error| fault("getdents64", error))?;
             contents = if empty { Contents::Empty } else { Contents::Something };
         }
         if !asks_for_lease(rules, look) {

@@ -36,9 +36,9 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
         thread::sleep(MINIMUM_AGE + Duration::from_millis(100));
         Ok(root)
     };
-    let reclaim = || {
+    let sweep = |leases: bool| {
         let root = fresh()?;
-        let config = stage.file("reclaim.toml", &configuration(&stage, &root))?;
+        let config = stage.file("reclaim.toml", &configuration(&stage, &root, leases))?;
         let mut sweep = Command::new(binary);
         sweep.arg("sweep").arg("--config").arg(&config).arg("--json").stdout(Stdio::null());
         finish(&root, time(|| command::run(&mut sweep))?)
@@ -58,7 +58,8 @@ pub(super) fn run(binary: &Path, size: &Size) -> Result<()> {
         size.rounds,
         u64::from(size.entries),
         vec![
-            Contender { name: "reclaim sweep (all fences, whole protocol)", work: Box::new(reclaim) },
+            Contender { name: "reclaim sweep (all fences, whole protocol)", work: Box::new(|| sweep(true)) },
+            Contender { name: "the same with leases = false", work: Box::new(|| sweep(false)) },
             Contender { name: "find -mindepth 1 ... -empty -delete", work: Box::new(find) },
             Contender { name: "list, then unlinkat each (one thread)", work: Box::new(bare) },
         ],
@@ -106,12 +107,12 @@ fn finish(root: &Path, took: Duration) -> Result<Duration> {
     Ok(took)
 }
 
-fn configuration(stage: &Stage, root: &Path) -> String {
+fn configuration(stage: &Stage, root: &Path, leases: bool) -> String {
     let stage = stage.path().display();
     format!(
         "[service]\nbudget = \"10m\"\nstate_dir = '{stage}/state'\nsocket = '{stage}/control.sock'\n\n\
          [[root]]\nname = \"bench\"\npath = '{}'\nowner = \"0\"\nmatch = '^acme_sb_(?<pid>\\d+)_[0-9a-f]{{8}}$'\n\
-         mode = \"0700\"\nmin_age = \"{}s\"\n",
+         mode = \"0700\"\nleases = {leases}\nmin_age = \"{}s\"\n",
         root.display(),
         MINIMUM_AGE.as_secs(),
     )

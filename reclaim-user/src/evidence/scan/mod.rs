@@ -5,6 +5,7 @@
 //! unread between being found and being read, until the list shows no other. Elsewhere they are found through tasks, open descriptors and mounted
 //! namespace files. Either way a helper thread enters the namespace and reads its own mountinfo: that is the view from
 //! the namespace's root, which a task's own view need not be. Measured, this is quicker than statmount for every mount.
+//! Where many are listed, a second one reads beside it.
 //!
 //! A scan is not a snapshot. A mount that moves, while the scan runs, from a namespace that it has still to read into
 //! one that it has read is missed. The mount clock tells whether that can have been.
