@@ -113,8 +113,8 @@ const FIRST_RUNG: [&str; 3] = ["host_ladder", "race_torture", "race_gap"];
 pub(super) const MODULES: [&str; 2] = ["overlay", "fuse"];
 
 /// Commands of busybox that the tests start.
-pub(super) const COMMANDS: [&str; 12] =
-    ["sh", "sleep", "mkdir", "true", "cat", "kill", "head", "printf", "touch", "test", "echo", "rm"];
+pub(super) const COMMANDS: [&str; 13] =
+    ["sh", "sleep", "mkdir", "true", "cat", "kill", "head", "printf", "touch", "test", "echo", "rm", "cp"];
 
 /// Programs of this host that the tests start, taken along with the libraries they are linked with.
 pub(super) const BORROWED: [&str; 6] = ["bwrap", "chattr", "mount", "nsenter", "umount", "unshare"];
