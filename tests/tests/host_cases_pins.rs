@@ -2,9 +2,11 @@
 //! a namespace.
 
 use reclaim_tests::{
-    Actor, Held, Host, Kept, Mode, OrFail as _, PinLine, Request, Subject, cases, earned_skip, kernel_lists_namespaces,
+    Actor, ConfigFile, Held, Host, Kept, Mode, OrFail as _, PinLine, Request, Root, Subject, cases, earned_skip,
+    kernel_lists_namespaces,
 };
 use std::fs::File;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -23,6 +25,7 @@ cases! {
     detached_tree: service, scan, fallback;
     unmounted_with_a_descriptor_inside: service, scan, fallback;
     unmounted_with_a_working_directory_inside: service, scan, fallback;
+    reference_that_the_kernel_alone_shows: service;
 }
 
 #[track_caller]
@@ -250,4 +253,20 @@ fn held(host: &Host, mode: Mode, hold: fn(&Host, &Path) -> Held, (state, kind): 
     subject.expect_free(&entry);
     subject.sweep_until_gone(&[&entry], &[] as &[&Path]);
     assert!(host.condemned().is_empty());
+}
+
+/// A socket that somebody listens on: no descriptor leads to its name, and the kernel counts a reference to it. That it is
+/// alone or among directories, which reclaim has open itself by then, is no matter.
+fn reference_that_the_kernel_alone_shows(host: &Host, mode: Mode) {
+    let root = Root::of(host).text("kind", "any").text("remove", "tree");
+    let subject = Subject::start_with(host, mode, &ConfigFile::write(host, [root]));
+    let socket = host.root().join("socket");
+    let listener = UnixListener::bind(&socket).or_fail("listen");
+    let pass = subject.sweep();
+    assert!(socket.exists(), "alone: {pass:?}");
+    for _ in 0..3 {
+        subject.sweep_until_gone(&host.entries("stale", 3), &[&socket]);
+    }
+    drop(listener);
+    subject.sweep_until_gone(&[&socket], &[] as &[&Path]);
 }

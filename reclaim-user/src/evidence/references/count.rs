@@ -56,7 +56,9 @@ pub(super) fn count(
             Own::File => idle + 1,
             Own::Directory => idle + opened,
         };
-        let (met, records) = iterators.count(directory, usual(condemned.held))?;
+        // Where the caller has not the same of each, no number is usual for all of them: each child is told.
+        let expected = if condemned.unlike.is_empty() { usual(condemned.held) } else { u32::MAX };
+        let (met, records) = iterators.count(directory, expected)?;
         // One that the kernel has no dentry of has no reference either; but whether it was missed cannot be told.
         if Some(met) == names_in(directory, file_system)? {
             return Ok(judged(records, usual, condemned));
@@ -136,8 +138,7 @@ fn opened_references(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> 
     Ok(least.filter(|added| (1..=2).contains(added)))
 }
 
-/// What the numbers of references tell. Those of entries of which the caller has what it has of most are written only
-/// where they are others than that makes them.
+/// What the numbers of references tell. Where the caller has the same of each, those that this explains are not written.
 fn judged(records: Vec<Record>, usual: impl Fn(Own) -> u32, condemned: &CondemnedIn<'_>) -> Counted {
     let mut counted = Counted::default();
     let mut silent = condemned.unlike.clone();
@@ -149,7 +150,7 @@ fn judged(records: Vec<Record>, usual: impl Fn(Own) -> u32, condemned: &Condemne
             _ => counted.unsettled.push(name),
         }
     }
-    // As many as the others have: of others, or of what is in it.
+    // Each of these was to be told.
     counted.unsettled.extend(silent.into_keys());
     counted
 }

@@ -386,12 +386,12 @@ fn host_a_descriptor_of_the_callers_own_is_told_from_those_of_others() {
         let own = fs::File::open(scene.entry("a")).unwrap();
         expect(true, &["b"], &["b"], &[], "held");
         expect(false, &["a"], &["b"], &[], "the only one that is held");
-        expect(true, &["a", "b"], &["a", "b"], &[], "it is said not to be held, unlike the rest");
+        expect(true, &["a", "b"], &["b"], &["a"], "it is said not to be held, unlike the rest");
         let other = path_only(&scene.entry("a"));
         expect(true, &["b"], &["b"], &["a"], "held, and somebody has another");
         expect(false, &["a"], &["b"], &["a"], "the only one that is held, and somebody has another");
         drop((own, other));
-        expect(false, &["a"], &["a", "b"], &[], "the only one that is said to be held, and is not");
+        expect(false, &["a"], &["b"], &["a"], "the only one that is said to be held, and is not");
     });
 }
 
