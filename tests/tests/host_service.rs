@@ -6,6 +6,8 @@ use reclaim_tests::{
     wait_until,
 };
 use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -280,5 +282,43 @@ fn credentials_decide() {
             assert!(refused, "{request} of another user: {answer}");
         }
         service.assert_running();
+    });
+}
+
+/// Others have their turn beside whoever asks and asks: a pass is made, and the service ends when it is told to.
+#[test]
+fn questions_without_end_hold_nothing_up() {
+    private_host(|host| {
+        let pinned = host.entry("pinned");
+        let (_sandbox, _point) = host.sandbox_with(&pinned);
+        let config = plain(host).every("1s");
+        let line = format!("{}\n", query_for(&[&pinned]));
+        let ask = || {
+            // Until the service has gone.
+            let Ok(mut stream) = UnixStream::connect(config.socket()) else { return 0 };
+            let Ok(mut answers) = stream.try_clone().map(BufReader::new) else { return 0 };
+            let mut answer = String::new();
+            (0_u64..)
+                .take_while(|_| {
+                    answer.clear();
+                    stream.write_all(line.as_bytes()).is_ok()
+                        && answers.read_line(&mut answer).is_ok()
+                        && answer.contains("pinned")
+                })
+                .count()
+        };
+        thread::scope(|scope| {
+            // Gone before those who ask are waited for, also where this fails.
+            let service = start(host, &config);
+            let asking: Vec<_> = (0..24).map(|_| scope.spawn(ask)).collect();
+            thread::sleep(Duration::from_millis(500));
+            let stale = host.entry("stale");
+            wait_until("a pass", Duration::from_secs(40), || (!stale.exists()).then_some(()));
+            let finished = service.terminate();
+            assert!(finished.status.success(), "{finished:?}");
+            for asking in asking {
+                assert!(asking.join().is_ok_and(|answers| answers > 0), "somebody was given no answer");
+            }
+        });
     });
 }

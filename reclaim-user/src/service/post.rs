@@ -10,12 +10,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// How long questions are answered in one go. There may be no end of them, and what is under way has its turn, too.
+const TURN: Duration = Duration::from_millis(40);
 
 /// The inbox, and what can be answered from it at any time.
 pub(super) struct Post {
     inbox: Receiver<Message>,
     pub(super) waker: UnixStream,
     pub(super) put_off: VecDeque<Message>,
+    /// There was no time for all that has come, and nothing will wake anybody for the rest.
+    pub(super) is_behind: bool,
+    /// When questions are answered again beside work.
+    again: Instant,
     pub(super) desk: Desk,
     pub(super) stop: Arc<AtomicBool>,
     /// Somebody waits for work to be done.
@@ -24,14 +32,29 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn new(inbox: Receiver<Message>, waker: UnixStream, stop: Arc<AtomicBool>) -> Self {
-        Self { inbox, waker, put_off: VecDeque::new(), desk: Desk::new(), stop, cut: Arc::default() }
+        let (put_off, desk, cut) = (VecDeque::new(), Desk::new(), Arc::default());
+        Self { inbox, waker, put_off, is_behind: false, again: Instant::now(), desk, stop, cut }
     }
 
-    /// Answers every question that has come. What changes something waits for its turn.
+    /// Answers questions between two pieces of work, which has as much time as answers take.
     pub(super) fn attend(&mut self, engine: &mut Engine) {
+        if Instant::now() >= self.again {
+            self.answer(engine);
+        }
+    }
+
+    /// Answers the questions that have come, for a while. What changes something waits for its turn.
+    pub(super) fn answer(&mut self, engine: &mut Engine) {
+        let begun = Instant::now();
         // The wake-ups are taken before the messages: one that comes in between is seen at once or wakes again.
         let mut wakes = [0; 256];
         while matches!(self.waker.read(&mut wakes), Ok(count) if count == wakes.len()) {}
+        self.is_behind = !self.answer_until(engine, begun + TURN);
+        self.again = Instant::now() + begun.elapsed();
+    }
+
+    /// Whether all that has come was seen to.
+    fn answer_until(&mut self, engine: &mut Engine, until: Instant) -> bool {
         loop {
             match self.inbox.try_recv() {
                 Ok(Message::Ask { peer, request, answer }) if !request.is_work() => {
@@ -48,11 +71,14 @@ impl Post {
                     }
                     self.put_off.push_back(other);
                 }
-                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => {
                     self.stop.store(true, Ordering::Relaxed);
-                    return;
+                    return true;
                 }
+            }
+            if Instant::now() >= until {
+                return false;
             }
         }
     }

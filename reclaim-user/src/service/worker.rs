@@ -102,7 +102,7 @@ impl Worker {
     fn serve(&mut self) -> Result<(), Error> {
         let mut ring_rests = 0;
         loop {
-            self.post.attend(&mut self.engine);
+            self.post.answer(&mut self.engine);
             if self.post.stopping() {
                 return Ok(());
             }
@@ -128,6 +128,7 @@ impl Worker {
             }
             (None, _) => PollTimeout::NONE,
         };
+        let timeout = if self.post.is_behind { PollTimeout::ZERO } else { timeout };
         // A failed wait is an interrupted one: the inbox is looked at again in any case.
         let _interrupted = poll(&mut waits, timeout);
         let ready = waits.get(1).and_then(PollFd::any).unwrap_or(false);
@@ -266,7 +267,7 @@ impl Worker {
 
     /// Serves those who wait by now, in their order; further sweeps on schedule have their turn later.
     fn serve_who_waits_now(&mut self) -> Result<(), Error> {
-        self.post.attend(&mut self.engine);
+        self.post.answer(&mut self.engine);
         let mut sweeps = VecDeque::new();
         for message in std::mem::take(&mut self.post.put_off) {
             match message {
