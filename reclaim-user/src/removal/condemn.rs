@@ -9,7 +9,7 @@ use super::manifest::Witness;
 use super::process::start_ticks;
 use crate::evidence::source::{CondemnedIn, Own};
 use crate::model::fence::FileKind;
-use crate::model::plan::{BATCH_ENTRIES, UNDECIDED};
+use crate::model::plan::{BATCH_ENTRIES, GROUP_BATCHES, UNDECIDED};
 use crate::model::report::Reason;
 use crate::model::verdict::Named;
 use crate::sys::directory;
@@ -43,9 +43,16 @@ pub(super) struct Batch {
     pub(super) makeshift: bool,
     /// Its entries were not moved at all: the command that removes them has to find them under their own names.
     pub(super) in_place: bool,
+    /// An earlier pass made it, or somebody who gives such names: nothing more is put in.
+    pub(super) is_leftover: bool,
 }
 
 impl Batch {
+    /// One without entries, in a directory of its own.
+    pub(super) fn new(name: CString, directory: OwnedFd) -> Self {
+        Self { name, directory, entries: 0, makeshift: false, in_place: false, is_leftover: false }
+    }
+
     /// Where its entries are, for evidence, and which of them this process has a descriptor of.
     pub(super) fn place<'a>(&self, entries: impl Iterator<Item = &'a Condemned> + Clone) -> CondemnedIn<'_> {
         let of = |condemned: &Condemned| match (&condemned.lease, condemned.kind) {
@@ -142,10 +149,33 @@ impl Group {
         Self { batches: Vec::new(), entries: Vec::new(), begun: Instant::now() }
     }
 
-    /// It has a makeshift batch with as many entries as are needed to make room, or as many as wait for a command.
-    pub(super) fn makes_room(&self) -> bool {
-        let most = |batch: &Batch| if batch.in_place { COMMAND_ENTRIES } else { MAKESHIFT_ENTRIES };
-        self.batches.last().is_some_and(|batch| batch.makeshift && batch.entries >= most(batch))
+    /// The batch that takes entries, if it has room.
+    fn taking(&self) -> Option<usize> {
+        self.batches.iter().rposition(|batch| !batch.is_leftover)
+    }
+
+    /// It takes entries that stay in the root.
+    pub(super) fn is_makeshift(&self) -> bool {
+        self.taking().is_some_and(|at| self.batches[at].makeshift)
+    }
+
+    /// It is as large as a group gets, or makes room: it has a makeshift batch with as many entries as are needed for that,
+    /// or as many as wait for a command.
+    pub(super) fn is_full(&self, most: usize) -> bool {
+        let enough = |batch: &Batch| if batch.in_place { COMMAND_ENTRIES } else { MAKESHIFT_ENTRIES };
+        let makes_room = |batch: &Batch| batch.makeshift && batch.entries >= enough(batch);
+        let makes_room = self.taking().is_some_and(|at| makes_room(&self.batches[at]));
+        makes_room || self.entries.len() >= most || self.batches.len() >= GROUP_BATCHES
+    }
+
+    /// Index of the makeshift batch of an earlier pass that has this name.
+    pub(super) fn leftover_batch(&mut self, root: impl AsFd, name: CString) -> Result<usize, Errno> {
+        if let Some(known) = self.batches.iter().position(|batch| batch.is_leftover && batch.name == name) {
+            return Ok(known);
+        }
+        let batch = makeshift_batch(root, name)?;
+        self.batches.push(Batch { is_leftover: true, ..batch });
+        Ok(self.batches.len() - 1)
     }
 }
 
@@ -241,7 +271,7 @@ pub(super) fn begin_undecided(store: &Store) -> Result<Batch, Errno> {
     let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
     directory::make(store.directory(), &name)?;
     let directory = directory::open_child(store.directory(), &name)?;
-    Ok(Batch { name, directory, entries: 0, makeshift: false, in_place: false })
+    Ok(Batch::new(name, directory))
 }
 
 /// From here on a crash leaves entries of the batch to be removed.
@@ -267,8 +297,8 @@ fn moved(
     examined: &Examined,
 ) -> Result<(usize, Option<CString>), NotCondemned> {
     let (identity, kind) = (examined.identity, examined.kind);
-    let mut index = match group.batches.last() {
-        Some(batch) if batch.entries < BATCH_ENTRIES => group.batches.len() - 1,
+    let mut index = match group.taking() {
+        Some(at) if group.batches[at].entries < BATCH_ENTRIES => at,
         _ => begin_batch(store, &root, group)?,
     };
     let mut tries = 0;
@@ -309,7 +339,7 @@ fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Res
         match directory::make(store.directory(), &name) {
             Ok(()) => {
                 let directory = directory::open_child(store.directory(), &name).map_err(NotCondemned::Root)?;
-                batch = Some(Batch { name, directory, entries: 0, makeshift: false, in_place: false });
+                batch = Some(Batch::new(name, directory));
             }
             Err(Errno::EEXIST) => {}
             Err(Errno::ENOSPC | Errno::EDQUOT) => break,
@@ -328,7 +358,7 @@ fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Res
 /// A batch whose entries stay in the root, under names that say so.
 pub(super) fn makeshift_batch(root: impl AsFd, name: CString) -> Result<Batch, Errno> {
     let directory = directory::open_child(root, c".")?;
-    Ok(Batch { name, directory, entries: 0, makeshift: true, in_place: false })
+    Ok(Batch { makeshift: true, ..Batch::new(name, directory) })
 }
 
 /// `BOOT-PID-START-COUNTER`: who made a batch, for people that find one.
@@ -368,7 +398,7 @@ mod tests {
         let undecided = [batch_name().to_bytes(), UNDECIDED].concat();
         assert!(is_undecided(&undecided) && !is_batch_name(&undecided) && !is_undecided(batch_name().to_bytes()));
         let directory = File::open("/").unwrap().into();
-        let batch = Batch { name: batch_name(), directory, entries: 0, makeshift: true, in_place: false };
+        let batch = Batch { makeshift: true, ..Batch::new(batch_name(), directory) };
         let stored = batch.stored(c"a.b\xff").unwrap();
         assert_eq!(makeshift(&stored), Some((batch.name.clone(), c"a.b\xff".into())));
         assert_eq!(batch.stored(&CString::new("n".repeat(230)).unwrap()), None);

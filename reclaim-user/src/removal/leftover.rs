@@ -137,7 +137,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             Ok(_) => return alone("it does not belong to reclaim"),
             Err(error) => return alone(&failed("statx", error)),
         }
-        Some(Batch { name: name.into(), directory, entries: 0, makeshift: false, in_place: false })
+        Some(Batch::new(name.into(), directory))
     }
 
     fn names(&self, directory: impl AsFd) -> Result<Vec<std::ffi::CString>, RemovalError> {

@@ -1,7 +1,7 @@
 //! Listing a root: every entry goes through the fences and the pins seen so far, and what passes is condemned.
 
 use super::ahead::{Ahead, Looked};
-use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, makeshift_batch, mark};
+use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, mark};
 use super::confirm::doubt;
 use super::error::RemovalError;
 use super::examine::{Examined, Examiner, Look, Stop};
@@ -122,8 +122,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
             looked = true;
             let left = self.options.budget.saturating_sub(self.begun.elapsed());
             let most = self.room(work);
-            if work.group.makes_room() || group_is_due(work.group.entries.len(), most, work.group.begun.elapsed(), left)
-            {
+            let (entries, filled_for) = (work.group.entries.len(), work.group.begun.elapsed());
+            if work.group.is_full(most) || group_is_due(entries, most, filled_for, left) {
                 self.conclude_group(work);
             }
         }
@@ -191,7 +191,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 desk.judge(work, name, Some(looked))?;
                 work.place = place;
             } else if let Some(mut ahead) = work.ahead.take() {
-                let filled = desk.feed(work, listing, &mut ahead);
+                let filled = desk.feed(work, most, listing, &mut ahead);
                 let looked = ahead.answer();
                 // Only a panic, which goes on here, ends it before it has answered.
                 match looked.is_none() && !ahead.is_through() {
@@ -213,10 +213,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
             } else {
                 break;
             }
-            if work.group.makes_room()
-                || work.group.entries.len() >= most
-                || (step % STRIDE == 0 && Instant::now() >= until)
-            {
+            if work.group.is_full(most) || (step % STRIDE == 0 && Instant::now() >= until) {
                 break;
             }
         }
@@ -243,8 +240,14 @@ struct Desk<'d, 'r> {
 
 impl Desk<'_, '_> {
     /// Has the next names looked at ahead.
-    fn feed(&mut self, work: &mut Work, listing: &mut Listing, ahead: &mut Ahead) -> Result<(), RemovalError> {
-        while !ahead.is_full() {
+    fn feed(
+        &mut self,
+        work: &mut Work,
+        most: usize,
+        listing: &mut Listing,
+        ahead: &mut Ahead,
+    ) -> Result<(), RemovalError> {
+        while !ahead.is_full() && !work.group.is_full(most) {
             let Some((name, place)) = listing.next() else {
                 let fault = |source| RemovalError::Call { call: "getdents64", path: self.root.path.clone(), source };
                 if listing.fill(&self.root.directory).map_err(fault)? {
@@ -338,7 +341,7 @@ impl Desk<'_, '_> {
             return Ok(());
         }
         let by_command = self.rules.remove == RemoveRule::Command;
-        let in_hand = group.batches.last().is_some_and(|batch| batch.makeshift);
+        let in_hand = group.is_makeshift();
         if by_command {
             // Nothing is made in storage that another manager owns, so the lock is on the directory itself.
             self.lock_root()?;
@@ -405,8 +408,8 @@ impl Desk<'_, '_> {
         }
         self.done.insert(stored.to_bytes().to_vec());
         let fault = |source| RemovalError::Call { call: "openat2", path: self.root.path.clone(), source };
-        group.batches.push(makeshift_batch(&self.root.directory, batch).map_err(fault)?);
-        group.entries.push(Condemned::leftover(name, Some(stored.into()), group.batches.len() - 1, &file));
+        let batch = group.leftover_batch(&self.root.directory, batch).map_err(fault)?;
+        group.entries.push(Condemned::leftover(name, Some(stored.into()), batch, &file));
         Ok(())
     }
 

@@ -371,8 +371,11 @@ impl<E: EvidenceSource> Pass<'_, E> {
     fn prove(&mut self, batches: &[Batch], entries: &[Condemned]) -> Result<Vec<Proof>, String> {
         let Self { rules, index, location, root, evidence, report, claim, .. } = self;
         let of_batch = |index| entries.iter().filter(move |condemned| condemned.batch == index);
-        let places = batches.iter().enumerate().map(|(index, batch)| batch.place(of_batch(index)));
-        let condemned: Vec<CondemnedIn<'_>> = places.collect();
+        // All that lies in the root itself is in one place, however many batches it is of.
+        let in_root = batches.iter().position(|batch| batch.makeshift);
+        let is_told = |index: usize, batch: &Batch| !batch.makeshift || in_root == Some(index);
+        let told = batches.iter().enumerate().filter(|(index, batch)| is_told(*index, batch));
+        let condemned: Vec<CondemnedIn<'_>> = told.map(|(index, batch)| batch.place(of_batch(index))).collect();
         let view = evidence.confirm(*index, &condemned).map_err(|error| {
             format!("no fresh evidence could be taken, so all that was condemned was restored: {}", chain(&error))
         })?;

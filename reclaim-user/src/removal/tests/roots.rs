@@ -240,6 +240,28 @@ fn a_store_without_room_for_a_batch_does_not_stop_a_full_file_system_from_being_
     assert_eq!((told.summary.removed, room.names()), (made as u64, vec![".reclaim".to_owned()]), "{:?}", told.notes);
 }
 
+/// Whoever may make names in a root can make such as an earlier pass leaves for want of room. That no path leads to what is
+/// condemned does not end with that, and a confirmation takes no longer.
+#[test]
+fn what_was_condemned_for_want_of_room_draws_nothing_after_it() {
+    let room = Room::new();
+    for index in 0..300 {
+        room.stale(format!("a-{index}"));
+        room.stale(format!(".reclaim-01234567-1-2-3.left-{index}"));
+        room.stale(format!(".reclaim-01234567-1-2-{index}.other-{index}"));
+        room.stale(format!("b-{index}"));
+    }
+    let (root, (tell, told_of)) = (room.root(), std::sync::mpsc::channel());
+    let mut evidence = Evidence::of(&room);
+    evidence.while_condemned = Some(Box::new(move || tell.send(super::support::names(&root)).unwrap()));
+    let told = run(&room.rules(), &mut evidence);
+    assert_eq!((told.summary.removed, room.names().len()), (1200, 0), "{:?}", told.summary);
+    let names = told_of.recv().unwrap();
+    let drawn = names.iter().find(|name| [".a-", ".b-"].iter().any(|own| name.contains(own)));
+    assert_eq!(drawn, None);
+    assert!(evidence.directories <= 3, "{} directories, each looked through", evidence.directories);
+}
+
 #[test]
 fn one_reclaimer_at_a_time_works_on_a_full_file_system() {
     let room = full(&[]);

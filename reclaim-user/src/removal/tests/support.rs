@@ -129,6 +129,8 @@ pub(super) struct Evidence {
     pub(super) tables: Coverage,
     pub(super) consulted: usize,
     pub(super) confirmed: usize,
+    /// Directories that one confirmation was asked about at most.
+    pub(super) directories: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +166,7 @@ impl Evidence {
             tables: full(),
             consulted: 0,
             confirmed: 0,
+            directories: 0,
         }
     }
 
@@ -257,6 +260,7 @@ impl EvidenceSource for Evidence {
 
     fn confirm(&mut self, _root: usize, condemned: &[CondemnedIn<'_>]) -> Result<View<'_>, NoEvidence> {
         self.confirmed += 1;
+        self.directories = self.directories.max(condemned.len());
         if let Some(mut act) = self.while_asked.take() {
             act();
         }
