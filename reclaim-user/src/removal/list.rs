@@ -32,6 +32,9 @@ const STRIDE: usize = 16;
 /// Names that are looked at before a thread is worth it that looks ahead.
 const WORTH_A_THREAD: usize = 512;
 
+/// Names that are decided on at once while others are looked for to be looked at ahead.
+const DECIDED_AT_ONCE: usize = 512;
+
 /// What a listing has in hand.
 struct Work {
     group: Group,
@@ -247,7 +250,9 @@ impl Desk<'_, '_> {
         listing: &mut Listing,
         ahead: &mut Ahead,
     ) -> Result<(), RemovalError> {
-        while !ahead.is_full() && !work.group.is_full(most) {
+        // What is kept at sight never fills it, and others are to have their turn.
+        let mut decided = 0;
+        while !ahead.is_full() && decided < DECIDED_AT_ONCE && !work.group.is_full(most) {
             let Some((name, place)) = listing.next() else {
                 let fault = |source| RemovalError::Call { call: "getdents64", path: self.root.path.clone(), source };
                 if listing.fill(&self.root.directory).map_err(fault)? {
@@ -258,7 +263,10 @@ impl Desk<'_, '_> {
             // What relies on an entry is nobody whose lock should be tried.
             match self.is_plain(name) && !self.is_pinned(name) {
                 true => ahead.add(name, place),
-                false => self.decide(work, name)?,
+                false => {
+                    self.decide(work, name)?;
+                    decided += 1;
+                }
             }
         }
         Ok(())

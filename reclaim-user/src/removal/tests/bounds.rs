@@ -4,6 +4,7 @@ use super::protocol::set_immutable;
 use super::support::{Evidence, Room, condemned, options, run_with};
 use crate::config::{ClaimsConfig, ClaimsSource, RemoveCommand, RemoveRule, RootConfig};
 use crate::model::purge::{CommandTemplate, Places};
+use crate::model::report::Reason;
 use crate::removal::{PassOptions, RootState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,4 +126,21 @@ fn trees_make_way_and_commands_do_not() {
         let summary = run_with(&rules, &mut evidence, &asked, &mut RootState::default()).unwrap().summary;
         assert_eq!((summary.condemned, summary.removed), (left, 1 - left), "{remove:?}: {summary:?}");
     }
+}
+
+/// Others have their turn between two pieces, also where nothing has to be looked at.
+#[test]
+fn what_is_kept_at_sight_is_decided_on_in_pieces() {
+    let room = Room::new();
+    let mut evidence = Evidence::of(&room);
+    evidence.blind = true;
+    for index in 0..6_000 {
+        let name = format!("entry-{index}");
+        room.stale(&name);
+        let pin = evidence.pin(&name);
+        evidence.early_pins.push(pin);
+    }
+    let told = run_with(&room.rules(), &mut evidence, &options(), &mut RootState::default()).unwrap();
+    assert_eq!(told.kept(Reason::Pinned), 6_000, "{:?}", told.summary);
+    assert!(evidence.consulted >= 10, "{} pieces", evidence.consulted);
 }
