@@ -5,6 +5,7 @@ use super::{EntryTarget, Open, PurgeOptions, Purged, STOPPED, Target};
 use crate::config::RemoveRule;
 use crate::evidence::source::{EvidenceSource, Settled};
 use crate::model::fence::FileKind;
+use crate::model::plan::BATCH_ENTRIES;
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Reason;
 use crate::model::tally::Outcome;
@@ -145,10 +146,11 @@ impl Work<'_, '_> {
                 (_, true) => mark(root, group, name, examined, leases),
                 (None, false) => Err((name, NotCondemned::Entry("there is no `.reclaim` to move it to".into()))),
                 (Some(store), false) => {
-                    let batch = match group.batches.iter().position(|batch| !batch.in_place) {
-                        // The last batch is the one that takes entries.
-                        Some(at) if at + 1 == group.batches.len() => Ok(()),
-                        _ => begin_undecided(store).map(|batch| group.batches.push(batch)),
+                    // The last batch is the one that takes entries. One that is not decided on has to be there before it is full.
+                    let takes = |batch: &Batch| !batch.in_place && batch.entries < BATCH_ENTRIES;
+                    let batch = match group.batches.last().is_some_and(takes) {
+                        true => Ok(()),
+                        false => begin_undecided(store).map(|batch| group.batches.push(batch)),
                     };
                     match batch {
                         Ok(()) => condemn(Some(store), root, group, name, examined, leases),

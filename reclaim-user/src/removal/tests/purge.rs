@@ -5,8 +5,10 @@ use crate::config::{KindRule, RemoveRule, RootConfig};
 use crate::evidence::source::Settled;
 use crate::model::coverage::Reach;
 use crate::model::hold::Print;
+use crate::model::plan::BATCH_ENTRIES;
 use crate::model::purge::TargetVerdict;
 use crate::model::report::Reason;
+use crate::removal::leases::Leases;
 use crate::removal::{EntryTarget, Managed, PurgeOptions, Purged, RemovalError, Site, Target, purge};
 use crate::sys::file_status::status_at;
 use std::ffi::CString;
@@ -338,4 +340,28 @@ fn only_the_file_that_is_meant_goes_and_only_as_it_was() {
         let (between, _) = purge_only(false, change);
         assert_eq!((between.verdict, between.reason), refused(Reason::Failed), "{between:?}");
     }
+}
+
+/// All that one batch has no room for is not decided on either.
+#[test]
+fn targets_by_the_thousand_are_not_decided_on_until_all_are_proved() {
+    let room = Room::new();
+    let names: Vec<String> = (0..BATCH_ENTRIES + 10).map(|index| format!("entry-{index}")).collect();
+    names.iter().for_each(|name| drop(room.stale(name)));
+    // As many descriptors as a pass may have.
+    let _room = Leases::up_to(usize::MAX);
+    let (store, (tell, told_of)) = (room.entry(".reclaim"), channel());
+    let mut evidence = Evidence::of(&room);
+    evidence.blind = true;
+    evidence.settled = vec![Settled::Overdue { calls: vec!["a call that hangs".into()] }];
+    evidence.while_condemned = Some(Box::new(move || tell.send(super::support::names(&store)).unwrap()));
+    let (path, location) = (room.root(), evidence.location.clone());
+    let site = Site { path: &path, index: 0, location: Some(&location) };
+    let targets: Vec<Target> = names.iter().map(|name| target(0, name, &room.rules())).collect();
+    let purged = purge(&[site], &targets, &mut evidence, &options(), &mut |_| {}).unwrap();
+    assert!(purged.iter().all(|purged| purged.verdict != TargetVerdict::Removed));
+    assert_eq!(room.names().len(), names.len());
+    let batches = told_of.recv().unwrap();
+    assert_eq!(batches.len(), 2, "{batches:?}");
+    assert!(batches.iter().all(|batch| batch.ends_with("-undecided")), "{batches:?}");
 }
