@@ -2,7 +2,8 @@
 
 use nix::mount::{MsFlags, mount};
 use reclaim_tests::{
-    ConfigFile, Host, Mode, OrFail as _, PurgeLine, Reclaim, Request, Root, Subject, cases, private_host, wait_until,
+    ConfigFile, Host, Mode, OrFail as _, PurgeLine, Reclaim, Request, Root, Subject, cases, private_host, run_to_end,
+    wait_until,
 };
 use serde_json::json;
 use std::fs;
@@ -425,5 +426,23 @@ fn only_root_purges_through_the_socket() {
             (answer.pointer("/results/0/removed") == Some(&json!(4))).then_some(())
         });
         assert!(none_there(&ours));
+    });
+}
+
+/// Where a process has to ask for more descriptors, a dry run asks as the purge does.
+#[test]
+fn a_dry_run_of_many_targets_says_what_the_purge_does() {
+    private_host(|host| {
+        let reclaim = Reclaim::with(&config(host));
+        let entries: Vec<_> = (0..400).map(|number| host.entry(format!("job-abc-{number}"))).collect();
+        let limited = ["prlimit", "--nofile=256:16384"];
+        for (arguments, verdict) in
+            [(&["--json", "purge", "abc", "--dry-run"][..], "would-remove"), (&["--json", "purge", "abc"], "removed")]
+        {
+            let finished = run_to_end(&mut reclaim.command_through(&limited, arguments), Duration::from_secs(60));
+            assert_eq!(finished.code(), 0, "{arguments:?}: {finished:?}");
+            assert!(finished.stdout.matches(&format!("\"{verdict}\"")).count() >= entries.len(), "{finished:?}");
+        }
+        assert!(none_there(&entries));
     });
 }

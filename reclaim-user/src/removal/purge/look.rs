@@ -34,6 +34,8 @@ pub(super) fn look<E: EvidenceSource>(
     options: &PurgeOptions,
     between: &mut dyn FnMut(&mut E),
 ) -> Result<Vec<Looked>, RemovalError> {
+    // Each target stays open until all are condemned. A pass may have been made before, which asks for as much, or not.
+    let _room = Leases::up_to(usize::MAX);
     // Managers first: their answers can take long, and no lock on an entry is held meanwhile.
     let asked = ask_managers(targets, &mut options.turns(evidence, between));
     let look = |(target, asked): (&Target, Option<Looked>)| match (target, asked) {
