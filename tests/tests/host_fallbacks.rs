@@ -27,6 +27,7 @@ cases! {
     namespace_without_a_way_in: command;
     questions_without_the_walk: service, command;
     questions_without_the_walk_and_the_iterator: service, command;
+    questions_about_a_path_and_one_below_it: service, command;
 }
 
 const NOTHING: &[&Path] = &[];
@@ -345,6 +346,25 @@ fn questions_on(host: &Host, mode: Mode, lacking: &'static str) {
     ask("pinned");
     let _keepers = held.map(Held::release);
     ask("free");
+}
+
+/// What is below the one is below the other, in whichever order they are given.
+fn questions_about_a_path_and_one_below_it(host: &Host, mode: Mode) {
+    let mut subject = Subject::start_without(host, mode, "walk");
+    let outer = host.entry("live");
+    let inner = host.make_dir(outer.join("deep"));
+    let _held = Held::tree(host, &inner);
+    for paths in [[&*outer, &*inner], [&*inner, &*outer]] {
+        let told = match subject.service() {
+            Some(service) => verdicts(&service.connect().ask(&query_for(&paths))),
+            None => {
+                let arguments = ["query".as_ref(), paths[0].as_os_str(), paths[1].as_os_str()];
+                let (objects, _) = subject.reclaim().objects(&arguments, &[0, 3, 4]);
+                objects.iter().map(|object| object["verdict"].as_str().unwrap_or_default().to_owned()).collect()
+            }
+        };
+        assert_eq!(told, ["pinned", "pinned"], "{paths:?}");
+    }
 }
 
 fn text(name: &[u8]) -> &str {

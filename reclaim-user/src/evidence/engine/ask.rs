@@ -4,10 +4,11 @@
 use super::walked::{self, Asked};
 use super::{Engine, EngineError, error_chain};
 use crate::evidence::asked::Question;
-use crate::evidence::references::Found;
+use crate::evidence::references::{Found, Gap};
 use crate::evidence::scan;
 use crate::evidence::source::{CondemnedIn, Own, View};
 use crate::model::coverage::{Coverage, GapCause, Reach};
+use crate::model::id::Location;
 use crate::model::pin::Pin;
 use crate::model::reference::{References, place_key};
 use crate::model::report::Producer;
@@ -40,12 +41,7 @@ impl Engine {
         self.live.see(walked);
         self.references = references;
         self.references.extend(again.references);
-        for gap in again.gaps {
-            // A task that neither look could see is one task.
-            if !gaps.contains(&gap) {
-                gaps.push(gap);
-            }
-        }
+        add_new(&mut gaps, again.gaps);
         if *closed > 0 {
             gaps.push((GapCause::ReferencesUnread, *closed, Reach::Everybody));
         }
@@ -71,6 +67,20 @@ impl Engine {
 
     /// Looks for references to what is asked about, by what [`place_key`] makes of its place.
     fn look(&mut self, directories: &[(Asked<'_>, &[CString])]) -> Found {
+        if !are_nested(directories) {
+            return self.look_at_once(directories);
+        }
+        // A look tells what something lies in by the innermost directory that is asked about.
+        let mut all = Found::default();
+        for directory in directories.chunks(1) {
+            let Found { references, gaps } = self.look_at_once(directory);
+            all.references.extend(references);
+            add_new(&mut all.gaps, gaps);
+        }
+        all
+    }
+
+    fn look_at_once(&mut self, directories: &[(Asked<'_>, &[CString])]) -> Found {
         let (places, names): (Vec<CondemnedIn<'_>>, Vec<&[CString]>) = directories
             .iter()
             .map(|(Asked { directory, location, only: _ }, names)| {
@@ -103,5 +113,21 @@ impl Engine {
         let references = const { &References::NONE };
         let (pins, tables) = (self.live.pins(), self.live.coverage());
         View { pins, coverage: claim, tables, references, producer: Producer::Walk, walks: true }
+    }
+}
+
+/// Whether some directory lies in another one.
+fn are_nested(directories: &[(Asked<'_>, &[CString])]) -> bool {
+    let is_around = |outer: &Location, inner: &Location| outer.rest(inner).is_some_and(|rest| !rest.is_empty());
+    let all = || directories.iter().map(|(Asked { location, .. }, _)| location);
+    all().any(|inner| all().any(|outer| is_around(outer, inner)))
+}
+
+/// Adds what another look could not see: a task that neither could see is one task.
+fn add_new(gaps: &mut Vec<Gap>, others: Vec<Gap>) {
+    for gap in others {
+        if !gaps.contains(&gap) {
+            gaps.push(gap);
+        }
     }
 }
