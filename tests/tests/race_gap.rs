@@ -1,13 +1,15 @@
 //! Case 9: gaps in the stream of events. Loss is counted and shown, and nothing is freed on what was seen before it.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use reclaim_tests::{
     Background, ConfigFile, Host, OrFail as _, Reclaim, Root, Service, private_host, query_for, verdict, verdicts,
     wait_until,
 };
 use serde_json::{Value, json};
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -161,5 +163,38 @@ fn kills_in_a_storm_and_a_fresh_start_are_right_again() {
             sandbox.still_works(point, entry);
         }
         assert!(host.condemned().is_empty());
+    });
+}
+
+/// A watch is no decision, and what the live set believes in after a gap is not there for ever all the same.
+#[test]
+fn a_watching_audit_agrees_again_after_a_gap() {
+    private_host(|host| {
+        let [entry, elsewhere] = ["entry", "elsewhere"].map(|name| host.entry(name));
+        let (mut sandbox, point) = host.sandbox_with(&entry);
+        let config = ConfigFile::write(host, [Root::of(host).text("min_age", "1h")]);
+        let mut command = Reclaim::with(&config).command(&["--json", "audit", "--watch"]);
+        let mut watch = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().or_fail("start a watch");
+        let pid = Pid::from_raw(i32::try_from(watch.id()).or_fail("a pid"));
+        let mut lines = BufReader::new(watch.stdout.take().or_fail("its output")).lines();
+        let mut next = || loop {
+            let line = lines.next().or_fail("the next audit").or_fail("read");
+            let object: Value = serde_json::from_str(&line).or_fail("a line of JSON");
+            if object["type"] == "audit" {
+                return object;
+            }
+        };
+        let first = next();
+        assert_eq!(first["agree"], json!(true), "{first}");
+        kill(pid, Signal::SIGSTOP).or_fail("stop it");
+        let noise = Background::bind_rounds(&elsewhere, &host.mount_point(), STORM);
+        noise.wait(Duration::from_secs(120)).expect_clean("binds while nobody looks");
+        sandbox.unmount(&point);
+        kill(pid, Signal::SIGCONT).or_fail("let it go on");
+        // The first may have begun before the gap.
+        let told: Vec<Value> = (0..3).map(|_| next()).collect();
+        kill(pid, Signal::SIGKILL).or_fail("kill it");
+        watch.wait().or_fail("wait");
+        assert_eq!(told[2]["agree"], json!(true), "{told:#?}");
     });
 }

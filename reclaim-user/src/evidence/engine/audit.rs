@@ -85,8 +85,7 @@ impl Engine {
         audited.producers.push(ProducerReport::of(Producer::Scan, &scanned, started));
         audited.sets.push(Taken::of(Producer::Scan, entries_of(&scanned), &scanned));
         if let Some(before) = live {
-            self.take_events();
-            self.refresh()?;
+            self.follow()?;
             audited.sets.push(Taken::of(Producer::Live, before, &self.live));
         }
         if let Some(before) = walk {
@@ -103,10 +102,15 @@ impl Engine {
 
     fn take_live(&mut self, audited: &mut Audited) -> Result<Entries, EngineError> {
         let started = Instant::now();
-        self.take_events();
-        self.refresh()?;
+        self.follow()?;
         audited.producers.push(ProducerReport::of(Producer::Live, &self.live, started));
         Ok(entries_of(&self.live))
+    }
+
+    /// Brings the live set up to what the kernel has sent. With a gap it frees nothing, and a decision would take a baseline.
+    fn follow(&mut self) -> Result<(), EngineError> {
+        self.take_events();
+        if self.live.has_gap() { self.baseline() } else { self.refresh() }
     }
 
     fn take_walk(&mut self, roots: &[OwnedFd], audited: &mut Audited) -> Result<Entries, String> {
