@@ -29,7 +29,7 @@ pub(super) fn run(context: &mut Context, arguments: &Arguments) -> Result<Outcom
         let mut engine = context.engine(watch)?;
         let view = engine.ask(&looker.question())?;
         let seen = Seen::from(view);
-        let namespaces: BTreeSet<_> = subjects.iter().flat_map(|subject| subject.namespaces(view.pins)).collect();
+        let namespaces: BTreeSet<_> = subjects.iter().flat_map(|subject| subject.namespaces(seen)).collect();
         let tasks = holders::tasks(&namespaces, view.pins);
         let processes = subjects.iter().flat_map(|subject| subject.processes(seen)).collect();
         let processes = holders::processes(&processes);

@@ -39,7 +39,7 @@ impl<'a> View<'a> {
 impl<'a> From<View<'a>> for Seen<'a> {
     fn from(view: View<'a>) -> Self {
         let View { pins, coverage, tables, references, producer, walks: _ } = view;
-        Self { pins, coverage, tables, references, producer }
+        Self { pins, coverage, tables, references, producer, elsewhere: None }
     }
 }
 

@@ -8,7 +8,7 @@ use super::reference::{Reference, ReferenceKind, References, place_key};
 use super::report::{Name, Producer};
 use super::task::Task;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A path that somebody asks about, as the file system has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,22 @@ pub struct Seen<'a> {
     pub references: &'a References,
     /// Who took it.
     pub producer: Producer,
+    /// What relies on places outside of the watched roots, where many were asked about at once.
+    pub elsewhere: Option<&'a Elsewhere>,
+}
+
+/// What relies on places that lie in no watched root, found in one look at every mount.
+#[derive(Clone, Debug, Default)]
+pub struct Elsewhere(HashMap<Location, Vec<(Place, Pin)>>);
+
+impl Elsewhere {
+    /// Of all that is asked about.
+    pub fn of<'s>(pins: &PinSet, subjects: impl IntoIterator<Item = &'s Subject>) -> Self {
+        let places = subjects.into_iter().flat_map(|subject| &subject.places);
+        let places: BTreeSet<&Location> = places.filter(|place| entry_of(pins, place).is_none()).collect();
+        let found = pins.at_or_below_each(places.iter().copied());
+        Self(places.into_iter().cloned().zip(found).collect())
+    }
 }
 
 /// One pin as reports show it.
@@ -166,29 +182,34 @@ pub struct NamespaceReport {
 /// Everything that relies on a place or on something below it. A look-up where the place lies inside an entry of a
 /// watched root, else a look at every mount.
 #[must_use]
-pub fn pins_at(pins: &PinSet, place: &Location) -> Vec<(Place, Pin)> {
-    for (index, root) in pins.roots().enumerate() {
-        let Some(key) = root.rest(place).and_then(entry_key) else { continue };
-        let of_entry = pins.pins_of(index, key).into_iter();
-        return of_entry
-            .filter_map(|pin| {
-                // A layer that means several places is indexed under each and resolved to the first of them.
-                let exact = match place.rest(&pin.location) {
-                    Some(rest) => rest.is_empty(),
-                    None if pin.role == Role::Layer => false,
-                    None => return None,
-                };
-                Some((if exact { Place::Exact } else { Place::Below }, pin))
-            })
-            .collect();
-    }
-    pins.at_or_below(place)
+pub fn pins_at(pins: &PinSet, elsewhere: Option<&Elsewhere>, place: &Location) -> Vec<(Place, Pin)> {
+    let Some((index, key)) = entry_of(pins, place) else {
+        let found = elsewhere.and_then(|Elsewhere(found)| found.get(place));
+        return found.cloned().unwrap_or_else(|| pins.at_or_below(place));
+    };
+    let of_entry = pins.pins_of(index, key).into_iter();
+    of_entry
+        .filter_map(|pin| {
+            // A layer that means several places is indexed under each and resolved to the first of them.
+            let exact = match place.rest(&pin.location) {
+                Some(rest) => rest.is_empty(),
+                None if pin.role == Role::Layer => false,
+                None => return None,
+            };
+            Some((if exact { Place::Exact } else { Place::Below }, pin))
+        })
+        .collect()
+}
+
+/// The entry of a watched root that a place lies in: the root, and what the index calls the entry.
+fn entry_of<'p>(pins: &PinSet, place: &'p Location) -> Option<(usize, &'p [u8])> {
+    pins.roots().enumerate().find_map(|(index, root)| Some((index, root.rest(place).and_then(entry_key)?)))
 }
 
 impl Subject {
-    fn pins(&self, pins: &PinSet) -> Vec<(Place, Pin)> {
+    fn pins(&self, Seen { pins, elsewhere, .. }: Seen<'_>) -> Vec<(Place, Pin)> {
         let mut told = HashSet::new();
-        let mut found: Vec<_> = self.places.iter().flat_map(|place| pins_at(pins, place)).collect();
+        let mut found: Vec<_> = self.places.iter().flat_map(|place| pins_at(pins, elsewhere, place)).collect();
         // A mount on the path is at both of its places.
         found.retain(|(_, pin)| told.insert((pin.role, pin.mount, pin.namespace)));
         found
@@ -213,9 +234,9 @@ impl Subject {
     /// The decision on this path.
     #[must_use]
     pub fn query(&self, seen: Seen<'_>) -> QueryReport {
-        let Seen { pins, coverage, tables, references: _, producer } = seen;
+        let Seen { coverage, tables, producer, .. } = seen;
         let coverage = if self.known_empty { coverage } else { tables };
-        let (verdict, why) = if let Some((place, pin)) = self.pins(pins).first() {
+        let (verdict, why) = if let Some((place, pin)) = self.pins(seen).first() {
             (Decision::Pinned, Some(sentence(*place, pin)))
         } else if let Some(reference) = self.references(seen).iter().find(|reference| reference.is_certain()) {
             (Decision::Pinned, Some(reference.to_string()))
@@ -237,10 +258,10 @@ impl Subject {
         tasks: &BTreeMap<NamespaceId, Vec<Task>>,
         processes: &BTreeMap<u32, Task>,
     ) -> WhoReport {
-        let Seen { pins, coverage, tables, references: _, producer } = seen;
+        let Seen { coverage, tables, producer, .. } = seen;
         let coverage = if self.known_empty { coverage } else { tables };
         let mut found: Vec<PinReport> =
-            self.pins(pins).into_iter().map(|(place, pin)| PinReport::of(place, &pin, tasks)).collect();
+            self.pins(seen).into_iter().map(|(place, pin)| PinReport::of(place, &pin, tasks)).collect();
         found.sort_by(|a, b| {
             (a.namespace, a.role, a.place, a.mount_id).cmp(&(b.namespace, b.role, b.place, b.mount_id))
         });
@@ -274,8 +295,8 @@ impl Subject {
 
     /// The namespaces that pin this path.
     #[must_use]
-    pub fn namespaces(&self, pins: &PinSet) -> BTreeSet<NamespaceId> {
-        self.pins(pins).into_iter().filter_map(|(_, pin)| pin.namespace).collect()
+    pub fn namespaces(&self, seen: Seen<'_>) -> BTreeSet<NamespaceId> {
+        self.pins(seen).into_iter().filter_map(|(_, pin)| pin.namespace).collect()
     }
 }
 

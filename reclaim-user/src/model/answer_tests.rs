@@ -40,7 +40,14 @@ fn full() -> Coverage {
 
 fn decide(pins: &PinSet, coverage: &Coverage, path: &str) -> Decision {
     subject(path)
-        .query(Seen { pins, coverage, tables: coverage, references: &References::NONE, producer: Producer::Scan })
+        .query(Seen {
+            pins,
+            coverage,
+            tables: coverage,
+            references: &References::NONE,
+            producer: Producer::Scan,
+            elsewhere: None,
+        })
         .verdict
 }
 
@@ -102,6 +109,7 @@ fn what_may_hold_something_is_free_only_by_the_tables_too() {
         tables: &tables,
         references: &References::NONE,
         producer: Producer::Walk,
+        elsewhere: None,
     };
     let empty = |known_empty| Subject { known_empty, ..subject("/root/a") };
     assert_eq!(empty(true).query(seen).verdict, Decision::Free);
@@ -121,7 +129,8 @@ fn a_reference_pins_and_one_that_nobody_could_tell_of_leaves_it_unknown() {
     add("/root/both", ReferenceKind::Unknown, None);
     add("/root/both", ReferenceKind::Root, None);
     let references = &references;
-    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, references, producer: Producer::Scan };
+    let (producer, elsewhere) = (Producer::Scan, None);
+    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, references, producer, elsewhere };
     let open = subject("/root/open").query(seen);
     assert_eq!(open.verdict, Decision::Pinned);
     assert_eq!(open.why.as_deref(), Some("process 7 has something below it open by a descriptor"));
@@ -148,7 +157,8 @@ fn shapes_are_those_of_the_contract() {
     let reference = Reference { kind: ReferenceKind::WorkingDirectory, process: Some(1), place: Place::Exact };
     references.add(place_key(&subject("/root/c").places[0]), reference);
     let references = &references;
-    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, references, producer: Producer::Walk };
+    let (producer, elsewhere) = (Producer::Walk, None);
+    let seen = Seen { pins: &pins, coverage: &coverage, tables: &coverage, references, producer, elsewhere };
     let task = Task { pid: 1, comm: Name(b"x".into()), cgroup: Name(b"/".into()), unit: None, container: None };
     let (tasks, processes) = (BTreeMap::from([(NamespaceId(7), vec![task.clone()])]), BTreeMap::from([(1, task)]));
     let who = |path| serde_json::to_value(subject(path).who(seen, &tasks, &processes)).expect("json");

@@ -5,7 +5,7 @@ use super::id::{Device, Location, NamespaceId, rest};
 use super::mount::{Layer, MountTable, Trace};
 use super::packed::PackedTable;
 use super::pin::{Pin, Place};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Directory inside a root that condemned entries are moved to.
 pub const CONDEMNED_DIRECTORY: &[u8] = b".reclaim";
@@ -207,6 +207,36 @@ impl PinSet {
         once(found, |(_, pin)| pin)
     }
 
+    /// The same for many places, in one look at every mount.
+    #[must_use]
+    pub fn at_or_below_each<'p>(&self, places: impl IntoIterator<Item = &'p Location>) -> Vec<Vec<(Place, Pin)>> {
+        let mut asked: HashMap<Device, HashMap<&[u8], Vec<usize>>> = HashMap::new();
+        let mut found = Vec::new();
+        for place in places {
+            asked.entry(place.device).or_default().entry(&place.path).or_default().push(found.len());
+            found.push(Vec::new());
+        }
+        let mut visit = |device: Device, path: &[u8], inside: bool, pin: &dyn Fn() -> Option<Pin>| {
+            let Some(asked) = asked.get(&device) else { return };
+            for above in at_and_above(path) {
+                let place = if above.len() == path.len() && !inside { Place::Exact } else { Place::Below };
+                for at in asked.get(above).into_iter().flatten() {
+                    found[*at].extend(pin().map(|pin| (place, pin)));
+                }
+            }
+        };
+        for (namespace, known) in &self.namespaces {
+            known.table.places(|part, device, path| {
+                let pin = || known.table.pin_at(*namespace, part, Location::of(device, path));
+                visit(device, path, false, &pin);
+            });
+        }
+        for pin in &self.loose {
+            visit(pin.location.device, &pin.location.path, pin.inside, &|| Some(pin.clone()));
+        }
+        found.into_iter().map(|found| once(found, |(_, pin)| pin)).collect()
+    }
+
     /// A layer of a union file system whose place is not known and that could mean the entry called `name`.
     ///
     /// What the option said may be relative to a directory that nobody remembers, or lead through a link that is gone.
@@ -304,6 +334,13 @@ fn index_loose(watched: &mut [Watched], at: u32, pin: &Pin) {
 /// The key of the entry of a root that a place lies in.
 fn key_in<'p>(root: &Location, device: Device, path: &'p [u8]) -> Option<&'p [u8]> {
     if device == root.device { rest(&root.path, path).and_then(entry_key) } else { None }
+}
+
+/// A path, and each that leads to it.
+fn at_and_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = (1..path.len()).rev().filter(move |end| path[*end] == b'/');
+    let root = (path.len() > 1).then_some(&path[..1]);
+    std::iter::once(path).chain(ends.map(move |end| &path[..end])).chain(root)
 }
 
 /// A mount that a table shows and that was seen without one too is told once, by the table, which knows more of it.

@@ -54,6 +54,23 @@ fn a_bind_of_a_child_pins_its_entry_and_no_prefix_of_its_name() {
 }
 
 #[test]
+fn many_places_at_once_are_told_what_each_is_told_by_itself() {
+    let mut pins = set();
+    pins.replace(NamespaceId(1), with(vec![bind(2, b"/run/root/ab/deep/er"), bind(3, b"/run/root/ab"), bind(4, b"/")]));
+    pins.replace(NamespaceId(2), with(vec![bind(5, b"/run")]));
+    let mut loose = pins.at_or_below(&Location::of(DEVICE, *b"/run/root/ab"))[0].1.clone();
+    (loose.mount, loose.mount_point, loose.inside) = (MountId(9), None, true);
+    pins.add_loose(loose);
+    let paths: [&[u8]; 9] =
+        [b"/", b"/run", b"/ru", b"/run/root", b"/run/root/a", b"/run/root/ab", b"/run/root/ab/deep", b"/mnt", b"/run"];
+    let mut places: Vec<Location> = paths.iter().map(|path| Location::of(DEVICE, *path)).collect();
+    places.push(Location::of(Device { minor: 43, ..DEVICE }, *b"/run"));
+    let each: Vec<_> = places.iter().map(|place| pins.at_or_below(place)).collect();
+    assert!(each.iter().map(Vec::len).sum::<usize>() > 10, "{each:?}");
+    assert_eq!(pins.at_or_below_each(&places), each);
+}
+
+#[test]
 fn another_device_with_the_same_path_pins_nothing() {
     let mut pins = set();
     let mut foreign = bind(2, b"/run/root/a");

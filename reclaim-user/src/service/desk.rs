@@ -7,7 +7,7 @@ use crate::evidence::asked::Looker;
 use crate::evidence::engine::{Engine, EngineError, EngineStatus};
 use crate::evidence::holders;
 use crate::evidence::source::EvidenceSource as _;
-use crate::model::answer::{self, Seen, Subject};
+use crate::model::answer::{self, Elsewhere, Seen, Subject};
 use crate::model::report::{PassSummary, Reason};
 use crate::model::status::{EvidenceStatus, PassedRung, Probe, StatusReport, Totals};
 use serde::Serialize;
@@ -164,7 +164,8 @@ fn query(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
     let view = engine.ask(&looker.question())?;
-    let seen = Seen::from(view);
+    let elsewhere = Elsewhere::of(view.pins, subjects.iter().flatten());
+    let seen = Seen { elsewhere: Some(&elsewhere), ..view.into() };
     Ok(subjects
         .into_iter()
         .map(|subject| subject.map_or_else(|error| error, |subject| json(&subject.query(seen))))
@@ -175,8 +176,9 @@ fn who(engine: &mut Engine, peer: Peer, paths: &[PathArgument]) -> Result<Vec<Va
     let mut looker = Looker::default();
     let subjects: Vec<_> = paths.iter().map(|path| subject(&mut looker, peer, path)).collect();
     let view = engine.ask(&looker.question())?;
-    let seen = Seen::from(view);
-    let namespaces: BTreeSet<_> = subjects.iter().flatten().flat_map(|subject| subject.namespaces(view.pins)).collect();
+    let elsewhere = Elsewhere::of(view.pins, subjects.iter().flatten());
+    let seen = Seen { elsewhere: Some(&elsewhere), ..view.into() };
+    let namespaces: BTreeSet<_> = subjects.iter().flatten().flat_map(|subject| subject.namespaces(seen)).collect();
     let tasks = holders::tasks(&namespaces, view.pins);
     let processes = subjects.iter().flatten().flat_map(|subject| subject.processes(seen)).collect();
     let processes = holders::processes(&processes);

@@ -404,7 +404,7 @@ fn held(engine: &mut Engine, path: &Path, seen: &[Pin]) -> Vec<PinReport> {
     let asked = looker.question();
     let pins = match (subject, engine.ask(&asked)) {
         (Ok(subject), Ok(view)) => {
-            let tasks = holders::tasks(&subject.namespaces(view.pins), view.pins);
+            let tasks = holders::tasks(&subject.namespaces(view.into()), view.pins);
             subject.who(view.into(), &tasks, &BTreeMap::new()).pins
         }
         _ => Vec::new(),
