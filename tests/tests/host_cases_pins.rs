@@ -8,8 +8,6 @@ use reclaim_tests::{
 use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 cases! {
     live_empty_source: service, scan, fallback;
@@ -200,10 +198,8 @@ fn pinned_before_the_first_pass(host: &Host, mode: Mode) {
 fn open_descriptor(host: &Host, mode: Mode) {
     let subject = Subject::start(host, mode);
     let open = File::open(host.entry("open")).or_fail("open an entry");
-    host.entry("stale");
     for _ in 0..3 {
-        subject.sweep();
-        sleep(Duration::from_millis(20));
+        subject.sweep_until_gone(&[host.entry("stale")], &[host.root().join("open")]);
     }
     assert_eq!(host.names(), [b"open"]);
     drop(open);
