@@ -515,3 +515,36 @@ fn more_directories_than_there_are_descriptors_for_are_done_in_parts() {
         set_mode(&project, 0o755);
     });
 }
+
+/// A user may write down very many: whoever asks the service meanwhile does not wait until all of them are through.
+#[test]
+fn very_many_placeholders_of_a_user_keep_nobody_waiting() {
+    private_host(|host| {
+        let (project, config, reclaim) = start(host);
+        let own = |path: &Path| chown(path, Some(Uid::from_raw(USER)), None).or_fail("chown");
+        own(&project);
+        let files: Vec<PathBuf> = (0..30_000).map(|at| host.make_file(format!("project/{at}"), "")).collect();
+        files.iter().for_each(|file| own(file));
+        let read =
+            |file: &PathBuf| -> serde_json::Value { serde_json::from_str(&manifest_of(file)).or_fail("read it") };
+        for (name, part) in files.chunks(3_000).enumerate() {
+            let mut manifest = read(&part[0]);
+            manifest["placeholders"] = part.iter().map(|file| read(file)["placeholders"][0].clone()).collect();
+            forge(&config, USER, &name.to_string(), &manifest.to_string());
+        }
+        let mut service = Service::start(host, &config, &reclaim);
+        let mut connection = service.connect();
+        let mut slowest = Duration::ZERO;
+        wait_until("most of them to go", Duration::from_secs(120), || {
+            let asked = std::time::Instant::now();
+            let status = connection.ask(&serde_json::json!({"op": "status"}));
+            assert!(status["error"].is_null(), "{status}");
+            slowest = slowest.max(asked.elapsed());
+            (!files[15_000].exists()).then_some(())
+        });
+        service.assert_running();
+        eprintln!("the slowest answer took {slowest:?}");
+        // All of it takes twice as long and more.
+        assert!(slowest < Duration::from_secs(6), "an answer took {slowest:?}");
+    });
+}

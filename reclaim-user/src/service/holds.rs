@@ -201,6 +201,8 @@ impl Work<'_> {
                     true => ends.extend(part.iter().map(|_| Purged::undone("the next pass goes on".to_owned()))),
                     false => ends.extend(self.remove_together(roots, part)),
                 }
+                // There may be thousands of parts, and none of them has to wait for anything.
+                (self.between)(self.engine);
             }
         }
         let is_gone = |end: &Purged| matches!(end.verdict, TargetVerdict::Removed | TargetVerdict::Absent);

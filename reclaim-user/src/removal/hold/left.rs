@@ -10,7 +10,8 @@ use crate::removal::state_file;
 use crate::sys::directory;
 use crate::sys::file_status::{FileStatus, Identity, status_at, status_of};
 use nix::errno::Errno;
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -27,8 +28,6 @@ pub struct Remains {
     pub kind: PlaceholderKind,
     /// Which file it is.
     pub print: Print,
-    /// Which directory that is, whatever paths lead to it.
-    place: Identity,
     /// The ended manifests that name it.
     manifests: Vec<usize>,
 }
@@ -52,6 +51,10 @@ pub struct Leavings {
     pub troubles: Vec<String>,
     /// The ended manifests, and whether something of each cannot be told yet.
     ended: Vec<(String, bool)>,
+    /// Where each is among the placeholders to remove, as long as they are found: a user may have written down very many.
+    found: HashMap<(Identity, CString), usize>,
+    /// The path that leads to each of their directories.
+    paths: HashMap<Identity, PathBuf>,
 }
 
 /// What a look at the place of a placeholder gives.
@@ -109,6 +112,7 @@ pub fn left(store: &Store, elsewhere: &[Word]) -> Result<Leavings, HoldError> {
         leavings.troubles.truncate(MOST_TOLD);
         leavings.troubles.push(format!("and {more} more in {}", store.path.display()));
     }
+    (leavings.found, leavings.paths) = Default::default();
     // What lies in another placeholder goes before it.
     leavings.remains.sort_by_key(|remains| std::cmp::Reverse(remains.directory.components().count()));
     Ok(leavings)
@@ -150,13 +154,13 @@ impl Leavings {
             }
             Place::Remains(directory, place, name, print) => {
                 // By one path only: a directory is locked while it is worked in, whichever path leads to it.
-                let beside = self.remains.iter().find(|known| known.place == place);
-                let directory = beside.map_or(directory, |known| known.directory.clone());
-                match self.remains.iter_mut().find(|known| known.name == name && known.place == place) {
-                    Some(known) => known.manifests.push(manifest),
-                    None => {
+                let directory = self.paths.entry(place).or_insert(directory).clone();
+                match self.found.entry((place, name.clone())) {
+                    Entry::Occupied(known) => self.remains[*known.get()].manifests.push(manifest),
+                    Entry::Vacant(vacant) => {
+                        vacant.insert(self.remains.len());
                         let kind = placeholder.kind;
-                        self.remains.push(Remains { directory, name, kind, print, place, manifests: vec![manifest] });
+                        self.remains.push(Remains { directory, name, kind, print, manifests: vec![manifest] });
                     }
                 }
             }
@@ -179,10 +183,11 @@ impl Leavings {
     /// # Errors
     /// When a manifest cannot be taken away.
     pub fn finish(self, store: &Store, gone: &[bool]) -> Result<Vec<String>, HoldError> {
+        let told = gone.iter().copied().chain(std::iter::repeat(false));
+        let there = self.remains.iter().zip(told).filter(|(_, gone)| !gone);
+        let needed: HashSet<usize> = there.flat_map(|(remains, _)| remains.manifests.iter().copied()).collect();
         for (at, (name, untold)) in self.ended.iter().enumerate() {
-            let told = gone.iter().copied().chain(std::iter::repeat(false));
-            let mut mine = self.remains.iter().zip(told).filter(|(remains, _)| remains.manifests.contains(&at));
-            if !untold && mine.all(|(_, gone)| gone) {
+            if !untold && !needed.contains(&at) {
                 store.forget(name)?;
             }
         }
