@@ -6,6 +6,14 @@ use nix::sys::signal::kill;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// By how much the wall clock was ahead of the clock since boot, in nanoseconds, when that was least in the life of this
+/// process.
+///
+/// A wall clock that is set forward makes each living process seem to have started later by as much than what it made
+/// before, as one that took over a number would. By the least lead it seems older, and so keeps its entries.
+static LEAST_LEAD: AtomicI64 = AtomicI64::new(i64::MAX);
 
 /// Asks about processes, and remembers the answers for a moment.
 #[derive(Debug, Default)]
@@ -14,9 +22,10 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Forgets all answers.
+    /// Forgets all answers, and notes how the clocks stand.
     pub(super) fn forget(&mut self) {
         self.answers.clear();
+        let _noted = least_lead();
     }
 
     /// What the kernel says of a process. Whatever cannot be asked is alive.
@@ -36,13 +45,21 @@ fn ask(process: u32) -> Process {
     }
 }
 
-/// When a process started, on the wall clock as it stands now.
+/// When a process started, on the wall clock as it stood when it was least ahead.
 fn started(process: u32) -> Option<Timestamp> {
     let ticks = start_ticks(&std::fs::read(format!("/proc/{process}/stat")).ok()?)?;
     let per_second = i128::from(sysconf(SysconfVar::CLK_TCK).ok()??);
+    Some(Timestamp(i128::from(least_lead()?) + i128::from(ticks) * 1_000_000_000 / per_second))
+}
+
+fn least_lead() -> Option<i64> {
     let now = |clock| clock_gettime(clock).ok().map(|time| Timestamp::of(time.tv_sec(), time.tv_nsec() as u32).0);
-    let booted = now(ClockId::CLOCK_REALTIME)? - now(ClockId::CLOCK_BOOTTIME)?;
-    Some(Timestamp(booted + i128::from(ticks) * 1_000_000_000 / per_second))
+    let lead = now(ClockId::CLOCK_REALTIME)? - now(ClockId::CLOCK_BOOTTIME)?;
+    Some(least(&LEAST_LEAD, i64::try_from(lead).ok()?))
+}
+
+fn least(known: &AtomicI64, lead: i64) -> i64 {
+    known.fetch_min(lead, Ordering::Relaxed).min(lead)
 }
 
 /// Field 22 of `/proc/PID/stat`. The command in field 2 may hold anything, spaces and parentheses too.
@@ -66,6 +83,12 @@ mod tests {
         assert_eq!(start_ticks(&stat), Some(22));
         assert_eq!(start_ticks(b"17 (a) S 1"), None);
         assert_eq!(start_ticks(b""), None);
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_forward_makes_no_process_younger() {
+        let known = AtomicI64::new(i64::MAX);
+        assert_eq!([50, 80, 50, 20, 90].map(|lead| least(&known, lead)), [50, 50, 50, 20, 20]);
     }
 
     #[test]
