@@ -164,7 +164,10 @@ fn poison_does_not_stop_a_start_and_is_tried_again_rarely() {
         let stale = host.entry("stale");
         let passes = service.wait_for_passes(before + 4);
         assert!(!stale.exists(), "{}", service.log());
-        for pass in &passes[before..] {
+        // What is proved by too little has its name back for a while, and is tried again as soon as that suffices.
+        let proved: Vec<&Pass> = passes[before..].iter().filter(|pass| pass.kept("no-evidence") == 0).collect();
+        assert!(!proved.is_empty(), "{passes:?}");
+        for pass in proved {
             assert_eq!((pass.condemned, pass.kept("owner"), pass.kept("pinned")), (1, 1, 2), "{pass:?}");
         }
         let told = service.log().lines().filter(|line| line.contains("immutable") && line.contains("stays")).count();

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::kmod::init_module;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::chroot;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,8 @@ fn leave_first_root() -> Result<()> {
 
 fn prepare() -> Result<Plan> {
     leave_first_root()?;
+    // As systemd has it; the kernel by itself lets nobody have more than 4,096.
+    setrlimit(Resource::RLIMIT_NOFILE, 1_024, 524_288).context("cannot set the limit of open files")?;
     let places = [
         ("proc", "/proc"),
         ("sysfs", "/sys"),
