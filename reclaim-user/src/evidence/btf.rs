@@ -13,12 +13,9 @@ use reclaim_ebpf::abi::Layout;
 use thiserror::Error;
 
 use super::lacking::{self, lacks};
-use crate::sys::kernel_file::KernelFile;
+use crate::sys::kernel_types::{KernelTypes, VMLINUX};
 
 pub(super) mod functions;
-
-/// Where the kernel shows its type information, with CONFIG_DEBUG_INFO_BTF.
-pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 /// Where the registers of a system call keep its number and its first argument.
 /// Last, the first argument of a caller of 32 bits. <arch/x86/include/asm/syscall_wrapper.h>
@@ -98,19 +95,19 @@ pub fn running_kernel() -> Result<Layout, LayoutError> {
 /// # Errors
 /// As [`running_kernel`].
 pub fn from_file(path: &Path) -> Result<Layout, LayoutError> {
-    layout(&opened(path, |path| std::fs::read(path))?)
+    layout(&opened(path, || std::fs::read(path))?)
 }
 
 /// The running kernel's type information.
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn vmlinux() -> Result<KernelFile, LayoutError> {
-    opened(Path::new(VMLINUX), KernelFile::open)
+pub(super) fn vmlinux() -> Result<KernelTypes, LayoutError> {
+    opened(Path::new(VMLINUX), KernelTypes::open)
 }
 
-fn opened<T>(path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, LayoutError> {
-    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { open(path) };
+fn opened<T>(path: &Path, open: impl FnOnce() -> io::Result<T>) -> Result<T, LayoutError> {
+    let bytes = if lacks("btf") { Err(lacking::answer(io::ErrorKind::NotFound)) } else { open() };
     bytes.map_err(|source| LayoutError::Read { path: path.to_owned(), source: Arc::new(source) })
 }
 

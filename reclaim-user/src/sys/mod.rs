@@ -7,7 +7,7 @@ pub mod directory;
 pub mod file_status;
 pub mod filter;
 pub mod heap;
-pub mod kernel_file;
+pub mod kernel_types;
 pub mod memory_map;
 pub mod mount_id;
 pub mod mount_list;

@@ -14,7 +14,7 @@ use super::wrappers::{Target, Targets, Wrappers};
 use super::{ProbeError, error, tracefs};
 use crate::evidence::btf::{self, LayoutError};
 use crate::sys::bpf;
-use crate::sys::kernel_file::KernelFile;
+use crate::sys::kernel_types::KernelTypes;
 
 /// Where the kernel tells perf about its kprobes.
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
@@ -22,7 +22,7 @@ const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
 /// What the running kernel says of itself, asked once however often programs are attached.
 pub(super) struct Kernel {
     /// Its type information: several megabytes, which only the rungs on functions look into.
-    bytes: OnceCell<Result<KernelFile, Why>>,
+    bytes: OnceCell<Result<KernelTypes, Why>>,
     pub(super) layout: Vec<u8>,
     wrappers: OnceCell<Result<Wrappers, Why>>,
     /// The kernel's types for aya, where it permits fentry. Reading them takes a tenth of a second.
