@@ -5,8 +5,9 @@ use crate::walk_abi::WALK_NAME;
 /// A raw tracepoint that is never attached, run on demand with two arguments: the descriptor of a directory in the table
 /// of the calling task, and the number that records call the directory by.
 pub const REFERENCE_BASE_PROGRAM: &str = "reference_base";
-/// A raw tracepoint that is never attached, run on demand with two arguments: as [`REFERENCE_BASE_PROGRAM`], and the
-/// references that a dentry has which nobody uses. Reads how many each child of the directory has.
+/// A raw tracepoint that is never attached, run on demand with four arguments: as [`REFERENCE_BASE_PROGRAM`], the
+/// references that a dentry has which nobody uses, and the key of a seal, or 0 for none. Reads how many each child of the
+/// directory has, and adds up what [`sealed`] makes of each.
 pub const REFERENCE_COUNT_PROGRAM: &str = "reference_count";
 /// Iterator over every thread, which writes nothing itself: what it finds is in [`REFERENCE_OUTPUT_MAP`].
 pub const REFERENCE_TASK_PROGRAM: &str = "reference_task";
@@ -72,6 +73,26 @@ pub struct ReferenceState {
     /// Address of the entry that the last record is about, its lower and its upper half. File systems give one inode
     /// number to several entries: to hard links, and to subvolumes.
     pub last: [u32; 2],
+    /// The seal of the children, its lower and its upper half, by [`REFERENCE_COUNT_PROGRAM`].
+    pub seal: [u32; 2],
+}
+
+/// What one child of a directory adds to its seal, by its inode number, its mode with the bits of its kind, and its owner.
+///
+/// Whoever takes the sum of the same children comes to the same seal, in whatever order. Nobody who does not know the key
+/// can choose children that make up for each other.
+#[inline(always)]
+#[must_use]
+pub const fn sealed(key: u64, inode: u64, mode: u32, owner: u32) -> u64 {
+    mixed(mixed(inode ^ key) ^ (((mode as u64) << 32) | owner as u64))
+}
+
+/// Makes every bit depend on all of them: the finalizer of SplitMix64.
+#[inline(always)]
+const fn mixed(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 /// One reference to an entry, as the iterator writes it.
@@ -142,10 +163,14 @@ pub struct ReferenceLayout {
     pub inode_number: u32,
     /// `inode.i_nlink`.
     pub inode_links: u32,
+    /// `inode.i_mode`.
+    pub inode_mode: u32,
+    /// `inode.i_uid`.
+    pub inode_owner: u32,
 }
 
 /// Words in a [`ReferenceLayout`].
 pub const REFERENCE_LAYOUT_WORDS: usize = core::mem::size_of::<ReferenceLayout>() / 4;
 
-const _: () = assert!(core::mem::size_of::<ReferenceState>() == 52);
+const _: () = assert!(core::mem::size_of::<ReferenceState>() == 60);
 const _: () = assert!(core::mem::size_of::<ReferenceRecord>() == 24 + WALK_NAME);

@@ -4,11 +4,14 @@
 //! open files wherever they are, working directories, layers of overlays, a call that has looked its path up. So one
 //! number, read at one moment, tells whether anybody relies on an entry. What has no reference and no path can get none, but
 //! by a file handle (open_by_handle_at(2), with CAP_DAC_READ_SEARCH).
+//!
+//! The same look seals the children: one sum over what each of them is, which tells whoever knows that of all of them
+//! whether they are so still.
 
 use core::ffi::c_void;
 
 use aya_ebpf::{helpers::generated, macros::raw_tracepoint, programs::RawTracePointContext};
-use reclaim_ebpf::reference_abi::{REFERENCE_COUNTED, REFERENCE_FILLED, REFERENCE_STEPS};
+use reclaim_ebpf::reference_abi::{REFERENCE_COUNTED, REFERENCE_FILLED, REFERENCE_STEPS, sealed};
 
 use crate::kernel::{read, unknown_zero};
 use crate::reference::{Found, dentry_of, offset, state, write};
@@ -24,6 +27,9 @@ struct Children {
     expected: u32,
     number: u32,
     met: u32,
+    /// The key of the seal; 0 for none.
+    key: u64,
+    seal: u64,
     /// Flags: 0 or 1.
     ended: u32,
     broken: u32,
@@ -33,28 +39,32 @@ struct Children {
 #[raw_tracepoint]
 fn reference_count(context: RawTracePointContext) -> i32 {
     let Some(state) = state() else { return 0 };
-    let met = count(context.arg(0), context.arg::<u64>(1) as u32, context.arg::<u64>(2) as u32);
-    match met {
-        Some(met) => state.met += met,
+    match count(context.arg(0), context.arg::<u64>(1) as u32, context.arg::<u64>(2) as u32, context.arg(3)) {
+        Some((met, seal)) => {
+            state.met += met;
+            state.seal = [seal as u32, (seal >> 32) as u32];
+        }
         None => state.broken += 1,
     }
     state.ended += 1;
     0
 }
 
-/// None when not all children could be met.
+/// How many children there are, and their seal. None when not all could be met.
 #[inline(always)]
-fn count(descriptor: u64, number: u32, expected: u32) -> Option<u32> {
-    let zero = unknown_zero()? as u32;
+fn count(descriptor: u64, number: u32, expected: u32, key: u64) -> Option<(u32, u64)> {
+    let unknown = unknown_zero()?;
+    let zero = unknown as u32;
     let parent = dentry_of(descriptor)?;
     let head = parent + offset!(dentry_children);
     let end = if offset!(siblings_are_ring) != 0 { head } else { 0 };
     let link = read(head)?;
-    let mut children = Children { parent, link, end, expected, number, met: zero, ended: zero, broken: zero };
+    let mut children =
+        Children { parent, link, end, expected, number, met: zero, key, seal: unknown, ended: zero, broken: zero };
     let context = (&raw mut children).cast::<c_void>();
     // SAFETY: the callback takes the context that is handed in here, which outlives the call.
     unsafe { generated::bpf_loop(REFERENCE_STEPS, next_child as *const () as *mut c_void, context, 0) };
-    (children.ended != 0 && children.broken == 0).then_some(children.met)
+    (children.ended != 0 && children.broken == 0).then_some((children.met, children.seal))
 }
 
 /// One child.
@@ -87,6 +97,12 @@ fn look(children: &mut Children) -> Option<()> {
         return Some(());
     }
     children.met += 1;
+    if children.key != 0 {
+        let number: u64 = read(inode + offset!(inode_number))?;
+        let mode: u16 = read(inode + offset!(inode_mode))?;
+        let owner: u32 = read(inode + offset!(inode_owner))?;
+        children.seal = children.seal.wrapping_add(sealed(children.key, number, mode.into(), owner));
+    }
     let references: u32 = read(dentry + offset!(dentry_count))?;
     if references == children.expected {
         return Some(());

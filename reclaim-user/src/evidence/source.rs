@@ -5,8 +5,11 @@ use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
 use crate::model::reference::References;
 use crate::model::report::Producer;
-use std::collections::BTreeMap;
+use reclaim_ebpf::reference_abi::sealed;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::BorrowedFd;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Pins and the claim that goes with them.
@@ -24,6 +27,9 @@ pub struct View<'a> {
     pub references: &'a References,
     /// Who saw it.
     pub producer: Producer,
+    /// Directories of condemned entries, by what leads to them from the root, all of whose entries were found to be what
+    /// they were when they were looked at. Whoever could change one since is a reference to it.
+    pub unchanged: &'a BTreeSet<Vec<u8>>,
     /// The kernel's own list of mounts was walked, or will be for the confirmation.
     pub walks: bool,
 }
@@ -38,7 +44,7 @@ impl<'a> View<'a> {
 
 impl<'a> From<View<'a>> for Seen<'a> {
     fn from(view: View<'a>) -> Self {
-        let View { pins, coverage, tables, references, producer, walks: _ } = view;
+        let View { pins, coverage, tables, references, producer, unchanged: _, walks: _ } = view;
         Self { pins, coverage, tables, references, producer, elsewhere: None }
     }
 }
@@ -73,6 +79,31 @@ pub enum Own {
     File,
 }
 
+/// What the entries of a directory were when they were looked at, as one sum that the kernel's own structures can be
+/// compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Never 0, and nobody outside of this process knows it.
+    pub key: u64,
+    /// Over all entries.
+    pub sum: u64,
+}
+
+impl Seal {
+    /// Of no entry.
+    #[must_use]
+    pub fn begin() -> Self {
+        static KEY: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("seal") | 1);
+        Self { key: *KEY, sum: 0 }
+    }
+
+    /// One entry more. `mode` is its mode with the bits of its kind, `owner` its owner by user id.
+    #[must_use]
+    pub fn and(self, inode: u64, mode: u32, owner: u32) -> Self {
+        Self { sum: self.sum.wrapping_add(sealed(self.key, inode, mode, owner)), ..self }
+    }
+}
+
 /// A directory of condemned entries, for evidence that goes by identity instead of by name.
 #[derive(Clone, Debug)]
 pub struct CondemnedIn<'a> {
@@ -84,6 +115,8 @@ pub struct CondemnedIn<'a> {
     pub held: Own,
     /// Entries, by their names in the directory, of which it has something else.
     pub unlike: BTreeMap<Vec<u8>, Own>,
+    /// What it knows of all entries; none where it has not looked at each.
+    pub seal: Option<Seal>,
 }
 
 /// A source of evidence about the watched roots. Roots are named by their index in the configuration.
@@ -107,6 +140,9 @@ pub trait EvidenceSource {
     fn is_settling(&self) -> bool {
         false
     }
+
+    /// Says that something will be condemned before long: what a confirmation needs once may be made meanwhile.
+    fn prepare(&mut self) {}
 
     /// Waits until every mount-class call that had entered the kernel when this was called has left it. Meanwhile
     /// `between` is called at least every 50 ms or so, for others to have their turn; once it says no, the wait ends as at

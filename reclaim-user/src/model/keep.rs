@@ -177,6 +177,12 @@ impl KeptIn {
         Self::Known(HashMap::new())
     }
 
+    /// Whether nothing is kept, as is known for sure.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Known(kept) if kept.is_empty())
+    }
+
     /// The keep-until fence: whether an entry is kept now.
     #[must_use]
     pub fn holds(&self, name: &[u8], inode: u64, birth: Option<Timestamp>, now: Timestamp) -> bool {

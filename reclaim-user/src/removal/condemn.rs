@@ -7,7 +7,7 @@ use super::leases::{Held, Leases};
 use super::lock::{STORE, Store};
 use super::manifest::Witness;
 use super::process::start_ticks;
-use crate::evidence::source::{CondemnedIn, Own};
+use crate::evidence::source::{CondemnedIn, Own, Seal, View};
 use crate::model::fence::FileKind;
 use crate::model::plan::{BATCH_ENTRIES, GROUP_BATCHES, UNDECIDED};
 use crate::model::report::Reason;
@@ -65,11 +65,23 @@ impl Batch {
         let held = all.into_iter().max_by_key(|held| count(*held)).unwrap_or(Own::Nothing);
         let unlike = entries.clone().filter(|condemned| of(condemned) != held);
         let unlike = unlike.map(|condemned| (condemned.stored().to_bytes().to_vec(), of(condemned))).collect();
-        let path = match self.makeshift {
+        let seal = entries.clone().try_fold(Seal::begin(), |seal, condemned| {
+            condemned.mode.map(|mode| seal.and(condemned.identity.inode, mode, condemned.owner))
+        });
+        CondemnedIn { directory: self.directory.as_fd(), path: self.path(), held, unlike, seal }
+    }
+
+    /// What leads from the root to its entries: nothing where they are in the root itself.
+    fn path(&self) -> Vec<u8> {
+        match self.makeshift {
             true => Vec::new(),
             false => [STORE.to_bytes(), self.name.to_bytes()].join(&b'/'),
-        };
-        CondemnedIn { directory: self.directory.as_fd(), path, held, unlike }
+        }
+    }
+
+    /// Whether fresh evidence found each of its entries to be what it was when it was looked at.
+    pub(super) fn is_unchanged(&self, view: &View<'_>) -> bool {
+        !self.makeshift && view.unchanged.contains(&self.path())
     }
 
     /// What an entry is called in the directory of the batch. None when that would be too long.
@@ -102,6 +114,8 @@ pub(super) struct Condemned {
     pub(super) identity: Identity,
     pub(super) kind: FileKind,
     pub(super) owner: u32,
+    /// Its mode with the bits of its kind, where evidence may compare it instead of another look at it.
+    pub(super) mode: Option<u32>,
     /// It was known to hold nothing when it was condemned.
     pub(super) empty: bool,
     /// What its name told; none when it was not asked in this pass.
@@ -120,6 +134,11 @@ impl Condemned {
         self.stored.as_deref().unwrap_or(&self.name)
     }
 
+    /// Whether it is left to evidence to tell that it is what was looked at: a directory, of which `rmdir` is the judge.
+    pub(super) fn is_compared(&self) -> bool {
+        is_compared(self.mode, self.kind)
+    }
+
     /// What need not be asked again.
     pub(super) fn settled(&self) -> Settled<'_> {
         let (own_name, witness) = (self.stored.as_ref().map(|_| self.name.as_c_str()), self.witness);
@@ -130,8 +149,8 @@ impl Condemned {
     pub(super) fn leftover(name: CString, stored: Option<CString>, batch: usize, file: &FileStatus) -> Self {
         let FileStatus { identity, status, .. } = *file;
         let (kind, owner) = (status.kind, status.owner);
-        let (empty, named, process_gone, witness, lease) = (false, None, false, None, None);
-        Self { name, stored, batch, identity, kind, owner, empty, named, process_gone, witness, lease }
+        let (mode, empty, named, process_gone, witness, lease) = (None, false, None, false, None, None);
+        Self { name, stored, batch, identity, kind, owner, mode, empty, named, process_gone, witness, lease }
     }
 }
 
@@ -239,9 +258,9 @@ pub(super) fn condemn(
 }
 
 fn condemned(name: CString, stored: Option<CString>, batch: usize, examined: Examined, leases: Leases) -> Condemned {
-    let Examined { identity, kind, owner, empty, named, process_gone, witness, lease } = examined;
+    let Examined { identity, kind, owner, mode, empty, named, process_gone, witness, lease } = examined;
     let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
-    Condemned { name, stored, batch, identity, kind, owner, empty, named, process_gone, witness, lease }
+    Condemned { name, stored, batch, identity, kind, owner, mode, empty, named, process_gone, witness, lease }
 }
 
 /// Takes an entry into the group that stays where it is, for a command to remove it. The proof that follows is weaker
@@ -322,14 +341,20 @@ fn moved(
         }
     };
     let batch = &mut group.batches[index];
-    let same =
-        status_at(&batch.directory, &stored).is_ok_and(|file| file.identity == identity && file.status.kind == kind);
-    if !same {
+    let is_same =
+        || status_at(&batch.directory, &stored).is_ok_and(|file| file.identity == identity && file.status.kind == kind);
+    // Else what took its place is told from it by the confirmation, and has its name back then.
+    let at_once = batch.makeshift || !is_compared(examined.mode, kind);
+    if at_once && !is_same() {
         let restored = directory::move_entry(&batch.directory, &stored, &root, name).is_ok();
         return Err(NotCondemned::Swapped { restored });
     }
     batch.entries += 1;
     Ok((index, batch.makeshift.then(|| stored.into_owned())))
+}
+
+fn is_compared(mode: Option<u32>, kind: FileKind) -> bool {
+    mode.is_some() && kind == FileKind::Directory
 }
 
 fn begin_batch(store: Option<&Store>, root: impl AsFd, group: &mut Group) -> Result<usize, NotCondemned> {

@@ -1,13 +1,14 @@
 //! Confirming: fresh evidence about condemned entries, and the only place where leave to remove is made.
 
 use super::condemn::{Batch, Condemned, key};
-use super::examine::{Examined, Examiner, Look, Stop};
+use super::examine::{Examiner, Look, Stop};
 use crate::config::{RemoveRule, RootConfig};
 use crate::evidence::source::View;
 use crate::model::fence::FileKind;
 use crate::model::pin::Pin;
 use crate::model::report::Reason;
 use crate::model::verdict::{self, Named};
+use crate::sys::directory::Leased;
 
 /// Leave to remove one condemned entry: nothing relies on it, and every fence still lets it pass.
 ///
@@ -16,7 +17,8 @@ use crate::model::verdict::{self, Named};
 #[must_use]
 pub(super) struct Confirmed {
     condemned: Condemned,
-    examined: Examined,
+    /// The lock that the last look took, where reclaim had none before.
+    lease: Option<Leased>,
 }
 
 impl Confirmed {
@@ -32,23 +34,29 @@ impl Confirmed {
 
     /// What it is.
     pub(super) fn kind(&self) -> FileKind {
-        self.examined.kind
+        self.condemned.kind
     }
 
     /// Lets go of the locks on the entry. Whoever removes it by other means may want them.
     pub(super) fn release(&mut self) {
-        (self.condemned.lease, self.examined.lease) = (None, None);
+        (self.condemned.lease, self.lease) = (None, None);
     }
 }
 
 /// What fresh evidence says of a condemned entry.
 #[derive(Debug)]
-pub(super) struct Proof(Result<Named, Denied>);
+pub(super) struct Proof {
+    /// Kept small: an entry that goes has nothing more to tell, and most go.
+    passed: Result<Named, Box<Denied>>,
+    /// It was found to be what it was when it was looked at.
+    unchanged: bool,
+}
 
 impl Proof {
     /// A proof that lets the entry pass, or why it may not go.
     pub(super) fn into_result(self) -> Result<Self, Denied> {
-        self.0.map(|named| Self(Ok(named)))
+        let Self { passed, unchanged } = self;
+        passed.map(|named| Self { passed: Ok(named), unchanged }).map_err(|denied| *denied)
     }
 }
 
@@ -76,6 +84,7 @@ pub(super) fn prove(
     view: &View<'_>,
     key: &[u8],
     condemned: &Condemned,
+    unchanged: bool,
     with_pins: bool,
 ) -> Proof {
     let name = condemned.name.to_bytes();
@@ -90,16 +99,17 @@ pub(super) fn prove(
         Some(named) if !pinned && referred.is_none() => Ok(named),
         _ => verdict::by_name(rules, name, pinned || referred.is_some()),
     };
-    let proof = named.and_then(|named| {
+    let passed = named.and_then(|named| {
         let claim = view.claim(rules.remove != RemoveRule::Empty);
         verdict::by_evidence(doubt.is_some(), claim.complete(), claim.covered(condemned.owner)).map(|()| named)
     });
-    Proof(proof.map_err(|reason| match reason {
+    let denied = |reason| match reason {
         Reason::Pinned if pinned => Denied { reason, pins: pins(), detail: referred },
         Reason::Pinned if referred.is_some() => Denied { reason, pins: Vec::new(), detail: referred },
         Reason::Pinned => Denied { reason, pins: Vec::new(), detail: doubt },
         _ => Denied::of(reason),
-    }))
+    };
+    Proof { passed: passed.map_err(|reason| Box::new(denied(reason))), unchanged }
 }
 
 /// Whether there is a pin on a condemned entry, under either of its names.
@@ -116,7 +126,8 @@ pub(super) fn doubt(view: &View<'_>, name: &[u8], empty: bool) -> Option<String>
     ))
 }
 
-/// Looks at the entry once more: every fence that can change is asked again.
+/// Looks at the entry once more: every fence that can change is asked again. Not where evidence has compared it with what
+/// it was when it was looked at: what is the same and nobody refers to stays the same.
 #[expect(clippy::result_large_err, reason = "an entry is moved from step to step; boxing each would cost more")]
 pub(super) fn confirm(
     rules: &RootConfig,
@@ -125,17 +136,20 @@ pub(super) fn confirm(
     condemned: Condemned,
     proof: Proof,
 ) -> Result<Confirmed, (Condemned, Option<Denied>)> {
-    let named = match proof.0 {
+    let named = match proof.passed {
         Ok(named) => named,
-        Err(denied) => return Err((condemned, Some(denied))),
+        Err(denied) => return Err((condemned, Some(*denied))),
     };
+    if proof.unchanged && examiner.would_find_the_same(rules, &condemned) {
+        return Ok(Confirmed { condemned, lease: None });
+    }
     let look = Look::Again(condemned.settled());
     match examiner.examine(rules, named, &batch.directory, condemned.stored(), look) {
         Ok(examined)
             if (examined.identity, examined.kind, examined.owner)
                 == (condemned.identity, condemned.kind, condemned.owner) =>
         {
-            Ok(Confirmed { condemned, examined })
+            Ok(Confirmed { condemned, lease: examined.lease })
         }
         Ok(_) => {
             let detail = Some("it is not what was condemned any more".into());

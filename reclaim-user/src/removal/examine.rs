@@ -1,5 +1,6 @@
 //! Looking at one entry by descriptor, no further than the fences need.
 
+use super::condemn::Condemned;
 use super::error::failed;
 use super::manifest::{self, Witness};
 use super::place::Root;
@@ -25,6 +26,8 @@ pub(super) struct Examined {
     pub(super) identity: Identity,
     pub(super) kind: FileKind,
     pub(super) owner: u32,
+    /// Its mode with the bits of its kind, where evidence may compare it instead of another look at it.
+    pub(super) mode: Option<u32>,
     /// It is known to hold nothing.
     pub(super) empty: bool,
     /// What its name told.
@@ -40,8 +43,8 @@ pub(super) struct Examined {
 impl Examined {
     /// The same without the lock on it, which stays with this one.
     pub(super) fn without_lease(&self) -> Self {
-        let Self { identity, kind, owner, empty, named, process_gone, witness, lease: _ } = *self;
-        Self { identity, kind, owner, empty, named, process_gone, witness, lease: None }
+        let Self { identity, kind, owner, mode, empty, named, process_gone, witness, lease: _ } = *self;
+        Self { identity, kind, owner, mode, empty, named, process_gone, witness, lease: None }
     }
 }
 
@@ -186,12 +189,20 @@ impl Examiner {
             identity: file.identity,
             kind: file.status.kind,
             owner: file.status.owner,
+            mode: file.whole_mode().filter(|_| can_be_compared(rules, &file)),
             empty: contents == Contents::Empty,
             named,
             process_gone: settled.process_gone || process.is_some(),
             witness,
             lease: leased,
         })
+    }
+
+    /// Whether no look could tell anything else of a condemned entry than the first one did, once it is known to be the same
+    /// with the same mode and owner. What only the kernel judges as it removes a directory is left to it; ages only grow.
+    pub(super) fn would_find_the_same(&self, rules: &RootConfig, condemned: &Condemned) -> bool {
+        let is_unlocked = condemned.lease.is_some() || !rules.leases;
+        condemned.is_compared() && is_unlocked && self.words.are_none()
     }
 
     /// What the entry is, and its descriptor where it was opened for that. A directory is opened first when it will
@@ -304,6 +315,12 @@ impl Examiner {
             Err(error) => Err(fault("flock", error)),
         }
     }
+}
+
+/// Whether an entry that still has its inode, its mode and its owner passes every fence that it passed at the first look, but
+/// for locks and what others say. Without a birth its age goes by times that change.
+fn can_be_compared(rules: &RootConfig, file: &FileStatus) -> bool {
+    rules.remove == RemoveRule::Empty && rules.retain_from.is_none() && file.status.birth.is_some()
 }
 
 fn looks_inside(rules: &RootConfig, look: Look<'_>) -> bool {

@@ -220,6 +220,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 break;
             }
         }
+        if work.ahead.is_some() && !options.dry_run {
+            evidence.prepare();
+        }
         Ok(())
     }
 }

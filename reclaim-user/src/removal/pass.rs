@@ -382,10 +382,11 @@ impl<E: EvidenceSource> Pass<'_, E> {
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
         claim.take(&view, rules, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
+        let unchanged: Vec<bool> = batches.iter().map(|batch| batch.is_unchanged(&view)).collect();
         let mut key = Vec::new();
         let proof = |condemned: &Condemned| {
             key_into(&mut key, &batches[condemned.batch], condemned);
-            prove(rules, *index, &view, &key, condemned, with_pins)
+            prove(rules, *index, &view, &key, condemned, unchanged[condemned.batch], with_pins)
         };
         Ok(entries.iter().map(proof).collect())
     }

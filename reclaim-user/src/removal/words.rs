@@ -53,6 +53,11 @@ impl Words {
         }
     }
 
+    /// Whether nobody says anything of any entry, as is known for sure.
+    pub(super) fn are_none(&self) -> bool {
+        self.claims == Claims::Unasked && self.keeps.is_nothing()
+    }
+
     /// What could not be read, and why, for people.
     pub(super) fn faults(&self) -> (Option<&str>, Option<&str>) {
         (self.claims.fault(), self.keeps.fault())

@@ -33,6 +33,20 @@ pub struct FileStatus {
     pub mount_root: Option<bool>,
 }
 
+impl FileStatus {
+    /// The mode with the bits of its kind, as the kernel has it; none for kinds that are not told apart here.
+    #[must_use]
+    pub fn whole_mode(&self) -> Option<u32> {
+        let kind = match self.status.kind {
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::File => libc::S_IFREG,
+            FileKind::Link => libc::S_IFLNK,
+            FileKind::Other => return None,
+        };
+        Some(kind | self.status.mode)
+    }
+}
+
 /// Status of `name` in a directory. A link is not followed and an automount is not triggered.
 ///
 /// # Errors

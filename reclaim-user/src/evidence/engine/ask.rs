@@ -12,7 +12,7 @@ use crate::model::id::Location;
 use crate::model::pin::Pin;
 use crate::model::reference::{References, place_key};
 use crate::model::report::Producer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use tracing::debug;
 
@@ -51,7 +51,8 @@ impl Engine {
             claim.lower(cause, count, reach);
         }
         let (coverage, tables) = self.claims.insert((claim.clone(), claim));
-        Ok(View { pins: self.live.pins(), coverage, tables, references: &self.references, producer, walks: false })
+        let (references, unchanged) = (&self.references, const { &BTreeSet::new() });
+        Ok(View { pins: self.live.pins(), coverage, tables, references, producer, unchanged, walks: false })
     }
 
     fn bring_up_to_question(&mut self) -> Result<(), EngineError> {
@@ -85,7 +86,8 @@ impl Engine {
             .iter()
             .map(|(Asked { directory, location, only: _ }, names)| {
                 let path = place_key(location);
-                (CondemnedIn { directory: *directory, path, held: Own::Nothing, unlike: BTreeMap::new() }, *names)
+                let (held, unlike) = (Own::Nothing, BTreeMap::new());
+                (CondemnedIn { directory: *directory, path, held, unlike, seal: None }, *names)
             })
             .unzip();
         self.finder.find_named(&places, &names)
@@ -110,9 +112,9 @@ impl Engine {
     /// The view right after a walk that came to its end.
     fn walked(&mut self) -> View<'_> {
         let claim = self.walk_coverage.get_or_insert_with(|| Coverage::full(scan::identities()));
-        let references = const { &References::NONE };
+        let (references, unchanged) = const { (&References::NONE, &BTreeSet::new()) };
         let (pins, tables) = (self.live.pins(), self.live.coverage());
-        View { pins, coverage: claim, tables, references, producer: Producer::Walk, walks: true }
+        View { pins, coverage: claim, tables, references, producer: Producer::Walk, unchanged, walks: true }
     }
 }
 

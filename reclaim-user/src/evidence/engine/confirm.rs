@@ -78,6 +78,7 @@ impl Engine {
         mut gaps: Vec<Gap>,
     ) -> Result<(Producer, Vec<Gap>), EngineError> {
         for attempt in 1.. {
+            self.unchanged.clear();
             let before = self.reading();
             let producer = self.confirm_mounts(root, condemned)?;
             if !self.finder.is_quick() {
@@ -117,9 +118,11 @@ impl Engine {
 
     /// Adds references that the kernel counts and nothing explains. Returns the entries that the count does not tell of.
     fn count(&mut self, root: usize, condemned: &[CondemnedIn<'_>]) -> Result<Vec<Vec<u8>>, ReferenceError> {
-        let Self { finder, references, live, .. } = self;
+        let Self { finder, references, live, unchanged, .. } = self;
         let is_explained = |entry: &[u8]| !references.of(entry).is_empty() || live.pins().is_pinned(root, entry);
-        let Counted { mut referred, unsettled } = count_again(|| finder.count(condemned), is_explained)?;
+        let counted = count_again(|| finder.count(condemned), is_explained)?;
+        let Counted { mut referred, unsettled, .. } = counted;
+        *unchanged = counted.unchanged;
         referred.retain(|entry| !is_explained(entry));
         for entry in referred {
             let reference = Reference { kind: ReferenceKind::Counted, process: None, place: Place::Exact };
@@ -164,7 +167,7 @@ mod tests {
             let names = referred[taken.get().min(referred.len() - 1)];
             taken.set(taken.get() + 1);
             let referred = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-            Ok::<_, ReferenceError>(Counted { referred, unsettled: Vec::new() })
+            Ok::<_, ReferenceError>(Counted { referred, ..Counted::default() })
         };
         let counted = count_again(count, |entry| entry == b"explained").expect("it is counted");
         (counted.referred, taken.get())

@@ -128,6 +128,8 @@ pub struct Engine {
     /// Keeps others from binding condemned entries; None where that is not wanted or not to be had.
     mount_fence: Option<MountFence>,
     references: References,
+    /// Directories whose entries the last count found to be what the pass knows of them.
+    unchanged: BTreeSet<Vec<u8>>,
     /// The claims of the last confirmation: of mounts, and of mount tables.
     claims: Option<(Coverage, Coverage)>,
     /// When the last wait ended, a call may have been inside that the mount clock did not count in.
@@ -207,6 +209,7 @@ impl Engine {
             finder: Finder::default(),
             mount_fence: None,
             references: References::NONE,
+            unchanged: BTreeSet::new(),
             claims: None,
             in_doubt: false,
             live,
@@ -310,7 +313,8 @@ impl Engine {
     fn view(&self) -> View<'_> {
         let references = const { &References::NONE };
         let (pins, coverage) = (self.live.pins(), self.live.coverage());
-        View { pins, coverage, tables: coverage, references, producer: self.producer(), walks: false }
+        let unchanged = const { &BTreeSet::new() };
+        View { pins, coverage, tables: coverage, references, producer: self.producer(), unchanged, walks: false }
     }
 
     /// Takes the kernel's records off the ring and notes what they say.
@@ -430,6 +434,10 @@ impl EvidenceSource for Engine {
         self.clock().is_some_and(Clock::is_settling)
     }
 
+    fn prepare(&mut self) {
+        self.finder.prepare();
+    }
+
     fn settle(&mut self, limit: Duration, between: &mut dyn FnMut(&mut Self) -> bool) -> Settled {
         self.settle_by_clock(limit, between)
     }
@@ -449,8 +457,9 @@ impl EvidenceSource for Engine {
             claim.lower(cause, count, reach);
         }
         let (coverage, tables) = self.claims.insert((claim, tables));
+        let Self { live, references, unchanged, .. } = self;
         let walks = producer == Producer::Walk;
-        Ok(View { pins: self.live.pins(), coverage, tables, references: &self.references, producer, walks })
+        Ok(View { pins: live.pins(), coverage, tables, references, producer, unchanged, walks })
     }
 }
 

@@ -4,7 +4,7 @@
 //! can slip through between any two of them. The count is one number, and everything raises it: a mount, a descriptor
 //! wherever it is, a call that has looked a path up. An entry that no path leads to and that nobody refers to stays so.
 
-use super::iterators::{Iterators, Record, ReferenceError};
+use super::iterators::{Iterators, Met, Record, ReferenceError};
 use super::procfs::MAKESHIFT;
 use crate::evidence::lacking::lacks;
 use crate::evidence::source::{CondemnedIn, Own};
@@ -33,11 +33,21 @@ pub struct Counted {
     pub referred: Vec<Vec<u8>>,
     /// It cannot be told from the number.
     pub unsettled: Vec<Vec<u8>>,
+    /// Directories, by what leads to them, whose entries are what the caller knows of them, and of which none is unsettled.
+    pub unchanged: BTreeSet<Vec<u8>>,
 }
 
-/// File systems, by device and kind, on which the number for an entry that nobody uses was found to be what is known.
+/// A file system, by device and kind.
+type Key = (u64, i128);
+
+/// What was found out about file systems.
 #[derive(Debug, Default)]
-pub(super) struct Tried(BTreeSet<(u64, i128)>);
+pub(super) struct Tried {
+    /// The number for an entry that nobody uses is what is known.
+    idle: BTreeSet<Key>,
+    /// Opening a directory adds one reference, and none could add less.
+    opened_once: BTreeSet<Key>,
+}
 
 /// Counts references to the entries of one directory.
 pub(super) fn count(
@@ -47,9 +57,11 @@ pub(super) fn count(
 ) -> Result<Counted, ReferenceError> {
     let directory = condemned.directory;
     let file_system = fstatfs(directory).map_err(failed("fstatfs"))?.filesystem_type();
+    let device = fstat(directory).map_err(failed("fstat"))?.st_dev;
+    let on = (device, file_system.0.into());
     if let (Some(idle), false) = (idle_references(file_system), condemned.path.is_empty())
-        && is_idle_so(iterators, condemned, tried, (file_system, idle))?
-        && let Some(opened) = opened_references(iterators, condemned)?
+        && is_idle_so(iterators, condemned, tried, on, idle)?
+        && let Some(opened) = opened_references(iterators, condemned, tried, on)?
     {
         let usual = |held: Own| match held {
             Own::Nothing => idle,
@@ -58,10 +70,16 @@ pub(super) fn count(
         };
         // Where the caller has not the same of each, no number is usual for all of them: each child is told.
         let expected = if condemned.unlike.is_empty() { usual(condemned.held) } else { u32::MAX };
-        let (met, records) = iterators.count(directory, expected)?;
+        let key = condemned.seal.map_or(0, |seal| seal.key);
+        let Met { children, records, seal } = iterators.count(directory, expected, key)?;
         // One that the kernel has no dentry of has no reference either; but whether it was missed cannot be told.
-        if Some(met) == names_in(directory, file_system)? {
-            return Ok(judged(records, usual, condemned));
+        if Some(children) == names_in(directory, file_system)? {
+            let mut counted = judged(records, usual, condemned);
+            // Of what is unsettled it is not known that nobody can change it from here on.
+            if condemned.seal.is_some_and(|known| known.sum == seal) && counted.unsettled.is_empty() {
+                counted.unchanged.insert(condemned.path.clone());
+            }
+            return Ok(counted);
         }
     }
     none(condemned)
@@ -73,12 +91,11 @@ pub(super) fn count(
 fn is_idle_so(
     iterators: &mut Iterators,
     condemned: &CondemnedIn<'_>,
-    Tried(tried): &mut Tried,
-    (file_system, idle): (FsType, u32),
+    tried: &mut Tried,
+    on: Key,
+    idle: u32,
 ) -> Result<bool, ReferenceError> {
-    let device = fstat(condemned.directory).map_err(failed("fstat"))?.st_dev;
-    let key = (device, file_system.0.into());
-    if tried.contains(&key) {
+    if tried.idle.contains(&on) {
         return Ok(true);
     }
     let batch = condemned.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -91,7 +108,7 @@ fn is_idle_so(
     }
     let counted = status_at(&parent, &name).map_err(failed("statx")).and_then(|made| {
         // No directory that is open has that many, so each child is told.
-        let (_, records) = iterators.count(parent.as_fd(), u32::MAX)?;
+        let records = iterators.count(parent.as_fd(), u32::MAX, 0)?.records;
         let made = records.iter().find(|record| record.entry == made.identity.inode);
         Ok(made.map(|record| record.process))
     });
@@ -99,7 +116,7 @@ fn is_idle_so(
     let _ = remove_directory(&parent, &name);
     let is_so = counted? == Some(idle);
     if is_so {
-        tried.insert(key);
+        tried.idle.insert(on);
     } else {
         warn!("the references of entries are not counted: one that nobody uses has not {idle} of them on this kernel");
     }
@@ -111,20 +128,29 @@ fn is_idle_so(
 /// directory is at (`dcache_dir_open` in fs/libfs.c). None where it cannot be told.
 ///
 /// Whoever else opens that directory between two readings makes the number too large, and then a reference of others could
-/// pass for one of our own. So it is the least of several: one that is too small keeps entries.
-fn opened_references(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> Result<Option<u32>, ReferenceError> {
+/// pass for one of our own. So it is the least of several: one that is too small keeps entries. Once all of them were one,
+/// which is the least that there can be, the kernel is not asked again.
+fn opened_references(
+    iterators: &mut Iterators,
+    condemned: &CondemnedIn<'_>,
+    tried: &mut Tried,
+    on: Key,
+) -> Result<Option<u32>, ReferenceError> {
     let asked = condemned.held == Own::Directory || condemned.unlike.values().any(|held| *held == Own::Directory);
     if !asked {
         return Ok(Some(0));
+    }
+    if tried.opened_once.contains(&on) {
+        return Ok(Some(1));
     }
     let own = fstat(condemned.directory).map_err(failed("fstat"))?.st_ino;
     let parent = open_parent(condemned.directory).map_err(failed("openat2"))?;
     let mut references = || -> Result<Option<u32>, ReferenceError> {
         // No directory that is open has that many, so each child is told.
-        let (_, records) = iterators.count(parent.as_fd(), u32::MAX)?;
+        let records = iterators.count(parent.as_fd(), u32::MAX, 0)?.records;
         Ok(records.iter().find(|record| record.entry == own).map(|record| record.process))
     };
-    let mut least = None;
+    let (mut least, mut most) = (None, 0);
     for _ in 0..OPENINGS {
         let before = references()?;
         let again = open_child(condemned.directory, c".").map_err(failed("openat2"))?;
@@ -134,6 +160,10 @@ fn opened_references(iterators: &mut Iterators, condemned: &CondemnedIn<'_>) -> 
             return Ok(None);
         };
         least = Some(least.map_or(added, |least: u32| least.min(added)));
+        most = most.max(added);
+    }
+    if (least, most) == (Some(1), 1) {
+        tried.opened_once.insert(on);
     }
     Ok(least.filter(|added| (1..=2).contains(added)))
 }
@@ -168,7 +198,7 @@ fn names_in(directory: BorrowedFd<'_>, file_system: FsType) -> Result<Option<usi
 pub(super) fn none(condemned: &CondemnedIn<'_>) -> Result<Counted, ReferenceError> {
     let mut unsettled = listed(condemned.directory, <[u8]>::to_vec)?;
     unsettled.retain(|name| !condemned.path.is_empty() || name.starts_with(MAKESHIFT));
-    Ok(Counted { referred: Vec::new(), unsettled })
+    Ok(Counted { unsettled, ..Counted::default() })
 }
 
 /// References that a dentry has which nobody uses; None for a file system that is not known to be one or the other. What

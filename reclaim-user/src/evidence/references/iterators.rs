@@ -143,6 +143,18 @@ impl ReferenceError {
     }
 }
 
+/// What a count meets in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Met {
+    /// Children that the kernel knows.
+    pub(super) children: usize,
+    /// Those that have other references than were expected. They are of kind [`ReferenceKind::Counted`], or
+    /// [`ReferenceKind::Unsettled`] where something in the child may be why; the references are in the place of the process.
+    pub(super) records: Vec<Record>,
+    /// The seal of all children; 0 where there is no key.
+    pub(super) seal: u64,
+}
+
 /// One reference as the kernel sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
@@ -260,18 +272,15 @@ impl Iterators {
         Err(ReferenceError::Restless)
     }
 
-    /// The children of a directory that have other references than `expected`, and how many children the kernel knows. They
-    /// are of kind [`ReferenceKind::Counted`], or [`ReferenceKind::Unsettled`] where something in the child may be why.
-    pub(super) fn count(
-        &mut self,
-        directory: BorrowedFd<'_>,
-        expected: u32,
-    ) -> Result<(usize, Vec<Record>), ReferenceError> {
+    /// Counts the references to the children of a directory, of which `expected` are not told, and seals them by `key`, where
+    /// that is not 0.
+    pub(super) fn count(&mut self, directory: BorrowedFd<'_>, expected: u32, key: u64) -> Result<Met, ReferenceError> {
         for attempt in 0..TRIES {
             self.state.set(0, [0; STATE_WORDS], 0).map_err(unusable(REFERENCE_STATE_MAP))?;
             let mut options = RawTracePointRunOptions::new();
             options.args[0] = u64::try_from(directory.as_raw_fd()).unwrap_or(u64::MAX);
             options.args[2] = expected.into();
+            options.args[3] = key;
             let name = REFERENCE_COUNT_PROGRAM;
             tracepoint(&mut self.programs, name)?.test_run(options).map_err(refused(name))?;
             let state = self.state()?;
@@ -282,7 +291,8 @@ impl Iterators {
             } else if state.ended == 0 {
                 return Err(ReferenceError::Unmet { what: "a directory by its descriptor".into() });
             } else {
-                return Ok((state.met as usize, self.written(state.records)?));
+                let seal = u64::from(state.seal[0]) | (u64::from(state.seal[1]) << 32);
+                return Ok(Met { children: state.met as usize, records: self.written(state.records)?, seal });
             }
         }
         Err(ReferenceError::Restless)
@@ -309,7 +319,7 @@ impl Iterators {
         let lowest = directories.iter().map(AsRawFd::as_raw_fd).min().and_then(|lowest| u32::try_from(lowest).ok());
         // Any number but zero asks the program for the real one, which in a pid namespace is another.
         self.state
-            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0, lowest.unwrap_or(0), 0, 0], 0)
+            .set(0, [u32::from(skip_own), 0, 0, 0, 0, 0, 0, 0, 0, 0, lowest.unwrap_or(0), 0, 0, 0, 0], 0)
             .map_err(unusable(REFERENCE_STATE_MAP))?;
         for (number, directory) in (0..).zip(directories) {
             let mut options = RawTracePointRunOptions::new();
@@ -327,9 +337,24 @@ impl Iterators {
     }
 
     fn state(&self) -> Result<ReferenceState, ReferenceError> {
-        let [own, bases, unfound, own_tasks, own_files, broken, ended, records, unwritten, met, lowest, low, high] =
-            self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
-        let last = [low, high];
+        let [
+            own,
+            bases,
+            unfound,
+            own_tasks,
+            own_files,
+            broken,
+            ended,
+            records,
+            unwritten,
+            met,
+            lowest,
+            last_low,
+            last_high,
+            seal_low,
+            seal_high,
+        ] = self.state.get(&0, 0).map_err(unusable(REFERENCE_STATE_MAP))?;
+        let (last, seal) = ([last_low, last_high], [seal_low, seal_high]);
         Ok(ReferenceState {
             own,
             bases,
@@ -343,6 +368,7 @@ impl Iterators {
             met,
             lowest,
             last,
+            seal,
         })
     }
 

@@ -56,6 +56,8 @@ pub(in crate::evidence) fn layout(types: &Types<'_>) -> Result<ReferenceTypes, L
         siblings_are_ring,
         inode_number: types.offset("inode", &["i_ino"])?,
         inode_links: types.offset("inode", &["i_nlink"])?,
+        inode_mode: types.offset("inode", &["i_mode"])?,
+        inode_owner: types.offset("inode", &["i_uid"])?,
     };
     Ok(ReferenceTypes { layout, iterator: types.function(ITERATOR)? })
 }
@@ -86,6 +88,8 @@ pub(super) fn bytes(layout: &ReferenceLayout) -> Vec<u8> {
         siblings_are_ring,
         inode_number,
         inode_links,
+        inode_mode,
+        inode_owner,
     } = *layout;
     let words = [
         task_tgid,
@@ -111,6 +115,8 @@ pub(super) fn bytes(layout: &ReferenceLayout) -> Vec<u8> {
         siblings_are_ring,
         inode_number,
         inode_links,
+        inode_mode,
+        inode_owner,
     ];
     words.map(u32::to_ne_bytes).concat()
 }

@@ -21,6 +21,7 @@ use crate::model::reference::{Reference, References};
 use std::error::Error;
 use std::ffi::CString;
 use std::iter::successors;
+use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -47,6 +48,8 @@ pub struct Finder {
 enum Means {
     #[default]
     Unasked,
+    /// They are being loaded on a thread.
+    Loading(JoinHandle<Result<Iterators, ReferenceError>>),
     Iterators(Box<Iterators>),
     /// With why the kernel is not asked; None where that is not wanted.
     Procfs(Option<ReferenceError>),
@@ -59,7 +62,7 @@ impl Finder {
         Self { means: Means::Procfs(None), tried: count::Tried::default() }
     }
 
-    /// A look takes no longer than a moment.
+    /// A look takes no longer than a moment. To be asked after one.
     #[must_use]
     pub fn is_quick(&self) -> bool {
         matches!(self.means, Means::Iterators(_))
@@ -98,17 +101,22 @@ impl Finder {
                     warn!("references to entries cannot be counted: {}", chain(&error));
                     count::none(directory)
                 }),
-                Means::Unasked | Means::Procfs(_) => count::none(directory),
+                Means::Unasked | Means::Loading(_) | Means::Procfs(_) => count::none(directory),
             }?;
+            all.unchanged.extend(counted.unchanged);
             all.referred.extend(counted.referred.iter().map(|name| key(directory, name)));
             all.unsettled.extend(counted.unsettled.iter().map(|name| key(directory, name)));
         }
         Ok(all)
     }
 
-    /// Loads what the first look would load otherwise.
+    /// Loads on a thread what the first look would load otherwise.
     pub fn prepare(&mut self) {
-        self.choose();
+        if matches!(self.means, Means::Unasked)
+            && let Ok(thread) = Builder::new().name("references".into()).spawn(Iterators::load)
+        {
+            self.means = Means::Loading(thread);
+        }
     }
 
     /// Whether the kernel tells of references itself; where it does not, /proc is read.
@@ -116,7 +124,9 @@ impl Finder {
         self.choose();
         match &self.means {
             Means::Iterators(_) => Answer::Yes,
-            Means::Unasked | Means::Procfs(None) => Answer::No { why: "it is not asked for".to_owned() },
+            Means::Unasked | Means::Loading(_) | Means::Procfs(None) => {
+                Answer::No { why: "it is not asked for".to_owned() }
+            }
             Means::Procfs(Some(error @ ReferenceError::Unmet { .. })) => Answer::No { why: chain(error) },
             Means::Procfs(Some(error)) if error.is_absence() => Answer::No { why: chain(error) },
             Means::Procfs(Some(error)) => Answer::Unknown { why: chain(error) },
@@ -124,13 +134,18 @@ impl Finder {
     }
 
     fn choose(&mut self) {
-        if !matches!(self.means, Means::Unasked) {
-            return;
-        }
         let started = Instant::now();
-        self.means = match Iterators::load() {
+        let loaded = match std::mem::take(&mut self.means) {
+            Means::Unasked => Iterators::load(),
+            Means::Loading(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            known => {
+                self.means = known;
+                return;
+            }
+        };
+        self.means = match loaded {
             Ok(iterators) => {
-                debug!(elapsed = ?started.elapsed(), "the iterator over tasks is used");
+                debug!(waited = ?started.elapsed(), "the iterator over tasks is used");
                 Means::Iterators(Box::new(iterators))
             }
             Err(error) => {

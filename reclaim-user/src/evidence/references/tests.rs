@@ -68,6 +68,7 @@ impl Scene {
             path: STORE.into(),
             held: Own::Nothing,
             unlike: BTreeMap::new(),
+            seal: None,
         }]);
         let mut seen = Vec::new();
         for name in ["a", "b"] {
@@ -302,8 +303,8 @@ fn counted_by_holder(
     let directory = path_only(&scene.place.path().join(STORE));
     let (held, other) = if held { (Own::Directory, Own::Nothing) } else { (Own::Nothing, Own::Directory) };
     let unlike = unlike.iter().map(|name| (name.as_bytes().to_vec(), other)).collect();
-    let condemned = CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held, unlike };
-    let count::Counted { referred, unsettled } =
+    let condemned = CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held, unlike, seal: None };
+    let count::Counted { referred, unsettled, .. } =
         count::count(iterators, &condemned, &mut count::Tried::default()).unwrap();
     let text = |names: Vec<Vec<u8>>| {
         let mut names: Vec<_> = names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
@@ -358,8 +359,13 @@ fn host_an_entry_that_the_kernel_has_not_looked_up_is_not_taken_for_one_without_
         let mut unsettled = || {
             let directory = path_only(&batch);
             let unlike = BTreeMap::new();
-            let condemned =
-                CondemnedIn { directory: directory.as_fd(), path: STORE.into(), held: Own::Nothing, unlike };
+            let condemned = CondemnedIn {
+                directory: directory.as_fd(),
+                path: STORE.into(),
+                held: Own::Nothing,
+                unlike,
+                seal: None,
+            };
             let counted = count::count(&mut iterators, &condemned, &mut count::Tried::default()).unwrap();
             assert!(counted.referred.is_empty(), "{counted:?}");
             counted.unsettled.len()

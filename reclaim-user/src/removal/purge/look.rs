@@ -102,7 +102,8 @@ fn examine(open: Option<&mut Open<'_>>, target: &EntryTarget) -> Looked {
         Err(reason) => return refused(reason, None),
     };
     match examiner.examine(&target.rules, named, &root.directory, &target.name, Look::First) {
-        Ok(examined) => Ok(Passed::Entry(Box::new(examined))),
+        // A purge tells at once what took a target's place, and looks at each once more itself.
+        Ok(examined) => Ok(Passed::Entry(Box::new(Examined { mode: None, ..examined }))),
         Err(Stop::Vanished) => absent(),
         Err(Stop::Keep(reason, detail)) => refused(reason, detail.or_else(|| examiner.unheard(reason))),
     }
@@ -134,7 +135,7 @@ fn ask<E: EvidenceSource>(
     let view = evidence.confirm(*of_site, &places).map_err(|source| failed(Box::new(source)))?;
     root.verify(view.pins.roots().nth(*of_site), location)?;
     let proof = |((index, target), condemned): ((usize, &EntryTarget), &Condemned)| {
-        let proof = prove(&target.rules, *of_site, &view, condemned.name.to_bytes(), condemned, true);
+        let proof = prove(&target.rules, *of_site, &view, condemned.name.to_bytes(), condemned, false, true);
         proof.into_result().err().map(|denied| (index, explained(denied, &view)))
     };
     Ok(proved.into_iter().zip(&entries).filter_map(proof).collect())

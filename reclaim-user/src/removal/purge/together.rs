@@ -206,7 +206,7 @@ impl Work<'_, '_> {
             }
             for (index, target, condemned) in taken {
                 let key = key(&batches[condemned.batch], condemned);
-                let proof = prove(&target.rules, open.index, &view, &key, condemned, true);
+                let proof = prove(&target.rules, open.index, &view, &key, condemned, false, true);
                 proofs[index] = match proof.into_result() {
                     Ok(proof) => Some(proof),
                     Err(against) => {

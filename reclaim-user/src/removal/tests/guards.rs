@@ -379,8 +379,8 @@ fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once()
     let judged = crate::sys::file_status::status_at(&root, c"b").unwrap();
     let (identity, kind, owner) = (judged.identity, judged.status.kind, judged.status.owner);
     let named = crate::model::verdict::by_name(&room.rules(), b"a", false).unwrap();
-    let (process_gone, witness, lease) = (false, None, None);
-    let examined = Examined { identity, kind, owner, empty: true, named, process_gone, witness, lease };
+    let (mode, process_gone, witness, lease) = (None, false, None, None);
+    let examined = Examined { identity, kind, owner, mode, empty: true, named, process_gone, witness, lease };
     let mut group = Group::new();
     let result = condemn(None, &root, &mut group, c"a".into(), examined, Leases::up_to(0));
     assert!(matches!(result, Err((_, NotCondemned::Swapped { restored: true }))), "{result:?}");

@@ -57,7 +57,7 @@ impl Steps {
         let mut evidence = Evidence::of(&self.room);
         let view = evidence.confirm(0, &[]).unwrap();
         let batch: &Batch = &self.group.batches[condemned.batch];
-        let proof = prove(&self.rules, 0, &view, &key(batch, &condemned), &condemned, false);
+        let proof = prove(&self.rules, 0, &view, &key(batch, &condemned), &condemned, false, false);
         (confirm(&self.rules, &mut self.examiner, batch, condemned, proof).unwrap(), path)
     }
 

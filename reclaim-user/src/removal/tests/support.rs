@@ -99,6 +99,7 @@ pub(super) struct Evidence {
     pins: PinSet,
     coverage: Coverage,
     references: References,
+    unchanged: BTreeSet<Vec<u8>>,
     /// Whether confirm looks for references too.
     pub(super) finder: Option<Finder>,
     /// Ends of the next waits; [`Settled::Clock`] after the last.
@@ -149,6 +150,7 @@ impl Evidence {
             location,
             coverage: full(),
             references: References::NONE,
+            unchanged: BTreeSet::new(),
             finder: None,
             settled: Vec::new(),
             while_condemned: None,
@@ -214,7 +216,8 @@ impl Evidence {
     fn view(&self) -> View<'_> {
         let (pins, coverage, references) = (&self.pins, &self.coverage, &self.references);
         let tables = &self.tables;
-        View { pins, coverage, tables, references, producer: Producer::Scan, walks: false }
+        let unchanged = &self.unchanged;
+        View { pins, coverage, tables, references, producer: Producer::Scan, unchanged, walks: false }
     }
 
     /// A pin on a place below the root.
