@@ -5,5 +5,6 @@
 
 pub mod abi;
 pub mod fence_abi;
+pub mod inside_abi;
 pub mod reference_abi;
 pub mod walk_abi;

@@ -15,6 +15,8 @@ mod emit;
 #[cfg(target_arch = "bpf")]
 mod fence;
 #[cfg(target_arch = "bpf")]
+mod inside;
+#[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod maps;

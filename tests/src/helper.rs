@@ -6,6 +6,7 @@ use crate::serve::{self, OrSay as _};
 use nix::mount::{MsFlags, mount};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -54,7 +55,7 @@ fn too_few(role: &OsStr) -> String {
     format!("{}: too few arguments", role.display())
 }
 
-/// `exec [--hidepid] [--uid N] -- PROGRAM ARGUMENT...`: becomes a program that dies with whoever started this.
+/// `exec [--hidepid] [--no-ptrace] [--uid N] -- PROGRAM ARGUMENT...`: becomes a program that dies with whoever started this.
 fn execute(arguments: &[OsString]) -> Result<(), String> {
     let mut user = None;
     let mut rest = arguments.iter();
@@ -67,6 +68,9 @@ fn execute(arguments: &[OsString]) -> Result<(), String> {
                 mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), Some("hidepid=2,gid=4242"))
                     .or_say("mount a filtered procfs")?;
             }
+            // Whoever has this right is one whom it has no rights over from then on.
+            Some("--no-ptrace") => remove_capability_from_bounding_set(CapabilitySet::SYS_PTRACE)
+                .or_say("give up the right to look at others")?,
             Some("--uid") => {
                 let id = rest.next().and_then(|id| id.to_str()).ok_or("exec: --uid needs a number")?;
                 user = Some(id.parse().or_say("read a user id")?);

@@ -73,6 +73,13 @@ impl Reclaim {
         self
     }
 
+    /// Without the right to look at what other tasks are doing.
+    #[must_use]
+    pub fn without_ptrace(mut self) -> Self {
+        self.wrapper.push("--no-ptrace".into());
+        self
+    }
+
     /// With another limit than a minute.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {

@@ -93,6 +93,36 @@ fn a_call_from_before_a_sweep_gives_what_is_empty_back() {
     });
 }
 
+/// What a thread is inside of is seen from the kernel's side where /proc does not tell it, as on hosts where nobody may look
+/// at others, root included.
+#[test]
+fn a_call_of_a_process_that_may_not_be_looked_at_gives_trees_back() {
+    in_turn(|host| {
+        let (live, stale) = (make_tree(host, "live"), make_tree(host, "stale"));
+        let hanging = Hanging::bind(host, &live);
+        let reclaim = Reclaim::with(&tree_root(host)).within(LIMIT).without_ptrace();
+        let (pass, said) = sweep(&reclaim);
+        names(&said, "mount", hanging.pid());
+        assert_eq!((&pass["removed"], &pass["restored"]), (&json!(0), &json!(2)), "{pass}");
+        hanging.works_in_the_end(&live);
+        assert!(stale.join("data/file").exists());
+    });
+}
+
+#[test]
+fn what_nothing_tells_of_a_thread_is_told() {
+    in_turn(|host| {
+        let config = ConfigFile::write(host, [Root::of(host)]);
+        let reclaim = Reclaim::with(&config).within(LIMIT).without_ptrace();
+        let says = |reclaim: &Reclaim| reclaim.run(&["check"]).stdout.contains("threads may not be looked at");
+        assert!(!says(&reclaim), "the kernel tells");
+        // Neither one that cannot be had nor one that does not pass its trial is relied on.
+        for word in ["inside", "inside-answer"] {
+            assert!(says(&reclaim.clone().variable("RECLAIM_TEST_DISABLE", word)), "{word}");
+        }
+    });
+}
+
 /// A configuration in which an id has a tree outside of every root.
 fn owned(host: &Host) -> (ConfigFile, PathBuf) {
     host.make_file("ws/abc/data/file", "precious");

@@ -4,10 +4,12 @@
 //! the offsets are kept: the text has several megabytes.
 
 use super::btf::{self, LayoutError, Types};
+use super::inside::layout as inside;
 use super::mount_fence::layout::{self as mount_fence, FenceTypes};
 use super::references::layout::{self as references, ReferenceTypes};
 use super::walk::layout as walk;
 use reclaim_ebpf::abi::Layout;
+use reclaim_ebpf::inside_abi::InsideLayout;
 use reclaim_ebpf::walk_abi::WalkLayout;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,6 +21,8 @@ pub(super) struct Layouts {
     pub(super) probes: Result<Layout, LayoutError>,
     /// For the walk.
     pub(super) walk: Result<WalkLayout, LayoutError>,
+    /// For the look at threads inside mount-class calls.
+    pub(super) inside: Result<InsideLayout, LayoutError>,
     /// For references.
     pub(super) references: Result<ReferenceTypes, LayoutError>,
     /// For the mount fence.
@@ -38,11 +42,15 @@ pub(super) fn of_running_kernel() -> Result<&'static Layouts, LayoutError> {
     }
     let bytes = btf::vmlinux()?;
     let wanted: BTreeSet<&str> =
-        [&btf::WANTED[..], &walk::WANTED, &references::WANTED, &mount_fence::WANTED].concat().into_iter().collect();
+        [&btf::WANTED[..], &inside::WANTED, &walk::WANTED, &references::WANTED, &mount_fence::WANTED]
+            .concat()
+            .into_iter()
+            .collect();
     let types = Types::index(&bytes, &wanted.into_iter().collect::<Vec<_>>())?;
     Ok(LAYOUTS.get_or_init(|| Layouts {
         probes: btf::of_types(&types),
         walk: walk::layout(&types),
+        inside: inside::layout(&types),
         references: references::layout(&types),
         mount_fence: mount_fence::layout(&types),
     }))

@@ -7,6 +7,7 @@ pub mod engine;
 pub mod features;
 pub mod ground;
 pub mod holders;
+mod inside;
 pub(crate) mod lacking;
 pub mod layers;
 mod layouts;

@@ -4,6 +4,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::chroot;
 use reclaim_ebpf::abi::{EVENTS_MAP, IN_FLIGHT_MAP};
+use reclaim_ebpf::inside_abi::INSIDE_OUTPUT_MAP;
 use reclaim_ebpf::reference_abi::REFERENCE_OUTPUT_MAP;
 use reclaim_ebpf::walk_abi::WALK_OUTPUT_MAP;
 use std::collections::BTreeSet;
@@ -17,8 +18,8 @@ const TYPES: &str = "/sys/kernel/btf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RECLAIM_BPF_OBJECT"));
 
 /// The maps that take much memory, as small as they can be. Every load makes all maps of the object.
-const LEAST: [(&str, u32); 4] =
-    [(EVENTS_MAP, 4_096), (IN_FLIGHT_MAP, 1), (WALK_OUTPUT_MAP, 1), (REFERENCE_OUTPUT_MAP, 1)];
+const LEAST: [(&str, u32); 5] =
+    [(EVENTS_MAP, 4_096), (IN_FLIGHT_MAP, 1), (WALK_OUTPUT_MAP, 1), (REFERENCE_OUTPUT_MAP, 1), (INSIDE_OUTPUT_MAP, 1)];
 
 /// What one load of the object is given.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! Threads that may be inside a mount-class call which the mount clock did not count in: those that entered before the
 //! probes were attached, or while its map was full. /proc/<process>/task/<thread>/syscall tells of each thread that sleeps; a thread that runs is
-//! looked at again until it sleeps elsewhere, or has spent time outside the kernel.
+//! looked at again until it sleeps elsewhere, or has spent time outside the kernel. Of threads that it may not tell of, the
+//! kernel is asked itself ([`super::inside`]), where it answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,9 +12,12 @@ use std::time::{Duration, Instant};
 
 use reclaim_ebpf::abi::EVERYBODY;
 
+use super::inside::{Calls, Inside};
 use super::probes::hooks::{self, CLONE_NEWNS};
 use super::procfs::Procfs;
+use super::references::chain;
 use crate::model::event::{Hook, UncountedCall};
+use tracing::debug;
 
 /// How long a thread that may not be looked at is given to leave a call, from the moment of attaching.
 const SETTLING: Duration = Duration::from_millis(250);
@@ -29,7 +33,10 @@ pub(super) enum Left {
 #[derive(Debug)]
 pub(super) struct Stragglers {
     threads: BTreeMap<(u32, u32), Seen>,
+    /// Threads that nothing tells of. A process whose threads cannot be listed counts as one.
     unreadable: u64,
+    /// What tells of threads that /proc does not tell of, as long as there are any to ask about.
+    kernel: Option<Inside>,
     /// Threads that have been seen outside since that was last asked.
     left: u64,
     /// Why /proc could not be listed at all.
@@ -47,6 +54,18 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// Inside a call; none for one that is not of the mount class.
+    fn inside(call: Call, process: u32, user_ticks: u64) -> Option<Self> {
+        let counts = |hook: &Hook| makes_namespace(*hook, call.arguments[0], process);
+        let hook = hooks::hook_of(call.number).filter(counts);
+        // Nothing says whose numbers these are. A caller of 32 bits has arguments of 32 bits, which few others have.
+        let hook = hook.or_else(|| {
+            let narrow = call.arguments.iter().all(|&argument| argument <= u64::from(u32::MAX));
+            hooks::hook_of_32(call.number).filter(|_| narrow).filter(counts)
+        });
+        hook.map(|hook| Self { inside: Some((hook, call.stack)), user_ticks })
+    }
+
     /// Whether it sleeps in a mount-class call.
     pub(super) fn is_inside(self) -> bool {
         self.inside.is_some()
@@ -80,7 +99,9 @@ impl Seen {
 impl Stragglers {
     /// Looks at every thread of the host.
     pub(super) fn look() -> Self {
-        let mut found = Self { threads: BTreeMap::new(), unreadable: 0, left: 0, blind: None, since: Instant::now() };
+        let (threads, since) = (BTreeMap::new(), Instant::now());
+        let mut found = Self { threads, unreadable: 0, kernel: None, left: 0, blind: None, since };
+        let mut unreadable = Vec::new();
         let processes = match numbers_in("/proc".into()) {
             Ok(processes) => processes,
             Err(error) => {
@@ -89,18 +110,43 @@ impl Stragglers {
             }
         };
         for process in processes {
-            // Gone, or not to be looked at: a process whose threads cannot be listed counts as one unreadable thread.
             match numbers_in(format!("/proc/{process}/task").into()) {
                 Ok(threads) => {
-                    for thread in threads {
-                        found.look_at(process, thread);
-                    }
+                    let is_unreadable = |thread: &u32| !found.look_at(process, *thread);
+                    unreadable.extend(threads.into_iter().filter(is_unreadable).map(|thread| (process, Some(thread))));
                 }
                 Err(error) if is_gone(&error) => {}
-                Err(_) => found.unreadable += 1,
+                Err(_) => unreadable.push((process, None)),
             }
         }
+        found.ask_the_kernel(&unreadable);
         found
+    }
+
+    /// Looks at threads that /proc does not tell of, each by itself or all of a process.
+    fn ask_the_kernel(&mut self, unreadable: &[(u32, Option<u32>)]) {
+        if unreadable.is_empty() {
+            return;
+        }
+        let asked = Inside::load().and_then(|mut kernel| kernel.look().map(|calls| (kernel, calls)));
+        match asked {
+            Ok((kernel, calls)) => {
+                let is_asked_about = |(process, thread): (u32, u32)| {
+                    unreadable.contains(&(process, Some(thread))) || unreadable.contains(&(process, None))
+                };
+                let before = self.threads.len();
+                for (whose, call) in calls.into_iter().filter(|(whose, _)| is_asked_about(*whose)) {
+                    // Ticks that are not known never show that it was outside.
+                    let seen = Seen::inside(call, whose.0, user_ticks(whose).unwrap_or(u64::MAX));
+                    self.threads.extend(seen.map(|seen| (whose, seen)));
+                }
+                self.kernel = (self.threads.len() > before).then_some(kernel);
+            }
+            Err(error) => {
+                debug!("threads that /proc does not tell of are given time: {}", chain(&error));
+                self.unreadable = unreadable.len() as u64;
+            }
+        }
     }
 
     /// Whether every thread that may be looked at was seen outside, after looking again.
@@ -117,9 +163,20 @@ impl Stragglers {
     /// Looks again at those not seen outside yet.
     pub(super) fn look_again(&mut self) -> Left {
         let before = self.threads.len();
-        self.threads.retain(|&(process, thread), seen| match observe(process, thread) {
+        let Self { threads, kernel, .. } = self;
+        // Asked once at most: the whole host is looked at.
+        let mut calls: Option<Option<Calls>> = None;
+        let mut call_of = |whose| {
+            let calls = calls.get_or_insert_with(|| kernel.as_mut().and_then(|kernel| kernel.look().ok()));
+            calls.as_ref().map(|calls| calls.get(&whose).copied())
+        };
+        threads.retain(|&(process, thread), seen| match observe(process, thread) {
             Ok(now) => now.is_some_and(|now| seen.is_still(now)),
-            Err(error) => !is_gone(&error),
+            Err(error) if is_gone(&error) => false,
+            Err(_) => call_of((process, thread)).is_none_or(|call| {
+                let ticks = || user_ticks((process, thread)).unwrap_or(0);
+                call.and_then(|call| Seen::inside(call, process, ticks())).is_some_and(|now| seen.is_still(now))
+            }),
         });
         self.left += (before - self.threads.len()) as u64;
         // Those that can pin nothing are not waited for. That they have left is still of interest: nobody else may see it.
@@ -193,14 +250,15 @@ impl Stragglers {
         }
     }
 
-    fn look_at(&mut self, process: u32, thread: u32) {
+    /// False where it cannot be told.
+    fn look_at(&mut self, process: u32, thread: u32) -> bool {
         match observe(process, thread) {
-            Ok(None) => {}
+            Ok(None) => true,
             Ok(Some(seen)) => {
                 self.threads.insert((process, thread), seen);
+                true
             }
-            Err(error) if is_gone(&error) => {}
-            Err(_) => self.unreadable += 1,
+            Err(error) => is_gone(&error),
         }
     }
 }
@@ -212,7 +270,7 @@ const TICKS_OUTSIDE: u64 = 3;
 /// Whether the thread may still be in the call that it was in, or may have been in, at first sight.
 pub(super) fn may_be_the_same(first: Seen, now: Seen) -> bool {
     let other_call = first.inside.is_some() && now.inside.is_some() && first.inside != now.inside;
-    !other_call && now.user_ticks < first.user_ticks + TICKS_OUTSIDE
+    !other_call && now.user_ticks < first.user_ticks.saturating_add(TICKS_OUTSIDE)
 }
 
 /// None for a thread that is not in a mount-class call.
@@ -228,14 +286,13 @@ pub(super) fn observe(process: u32, thread: u32) -> io::Result<Option<Seen>> {
     let Some(call) = parse(&text) else {
         return Ok(Some(Seen { inside: None, user_ticks }));
     };
-    let counts = |hook: &Hook| makes_namespace(*hook, call.arguments[0], process);
-    let hook = hooks::hook_of(call.number).filter(counts);
-    // The file does not say whose numbers it goes by. A caller of 32 bits has arguments of 32 bits, which few others have.
-    let hook = hook.or_else(|| {
-        let narrow = call.arguments.iter().all(|&argument| argument <= u64::from(u32::MAX));
-        hooks::hook_of_32(call.number).filter(|_| narrow).filter(counts)
-    });
-    Ok(hook.map(|hook| Seen { inside: Some((hook, call.stack)), user_ticks }))
+    Ok(Seen::inside(call, process, user_ticks))
+}
+
+/// Clock ticks that a thread has spent outside the kernel; none where that is not told.
+fn user_ticks((process, thread): (u32, u32)) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok();
+    stat.and_then(|stat| parse_stat(&stat)).map(|stat| stat.user_ticks)
 }
 
 /// Whether a call counts: some do only if their flags ask for a mount namespace. Unreadable flags count.
@@ -255,16 +312,18 @@ fn makes_namespace(hook: Hook, first: u64, process: u32) -> bool {
     flags & CLONE_NEWNS != 0
 }
 
-/// A line of a `syscall` file: number, six arguments, stack pointer and instruction pointer.
-#[derive(Debug, PartialEq, Eq)]
-struct Call {
+/// A system call that a thread is inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
     /// -1 for a thread that sleeps outside a system call.
-    number: i64,
-    arguments: [u64; 6],
-    stack: u64,
+    pub(super) number: i64,
+    pub(super) arguments: [u64; 6],
+    /// The stack pointer outside the kernel.
+    pub(super) stack: u64,
 }
 
-/// None for a thread that runs. proc_pid_syscall(5).
+/// Reads a `syscall` file: number, six arguments, stack pointer and instruction pointer. None for a thread that runs.
+/// proc_pid_syscall(5).
 fn parse(text: &str) -> Option<Call> {
     let mut words = text.split_ascii_whitespace();
     let number = words.next()?.parse().ok()?;

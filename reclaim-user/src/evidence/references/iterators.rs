@@ -24,7 +24,7 @@ use reclaim_ebpf::reference_abi::{
 use std::fmt;
 use std::io::{self, ErrorKind, Read as _};
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Looks that are tried before tasks are said to change too fast.
@@ -131,6 +131,16 @@ pub enum ReferenceError {
 }
 
 impl ReferenceError {
+    /// For a program that does not do.
+    pub(in crate::evidence) fn refused(name: &'static str) -> impl FnOnce(ProgramError) -> Self {
+        refused(name)
+    }
+
+    /// For a map that does not do.
+    pub(in crate::evidence) fn unusable(name: &'static str) -> impl FnOnce(MapError) -> Self {
+        unusable(name)
+    }
+
     /// Whether the kernel has not what it takes. A refusal may have other causes.
     pub(super) fn is_absence(&self) -> bool {
         match self {
@@ -374,19 +384,25 @@ impl Iterators {
 
     /// Lets the iterator go over all threads.
     fn run(&mut self) -> Result<(), ReferenceError> {
-        let name = REFERENCE_TASK_PROGRAM;
-        let program = iterator(&mut self.programs)?;
-        let link = program.attach().map_err(refused(name))?;
-        let link = program.take_link(link).map_err(refused(name))?;
-        let mut file = link.into_file().map_err(|source| ReferenceError::Link { name, source: Box::new(source) })?;
-        loop {
-            match file.read(&mut [0; 8]) {
-                Ok(0) => return Ok(()),
-                Ok(_) => return Err(ReferenceError::Output { what: "text where there is none" }),
-                // A million threads in a row: the kernel wants to be asked again.
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(source) => return Err(ReferenceError::Read { name, source }),
-            }
+        drive(iterator(&mut self.programs)?, REFERENCE_TASK_PROGRAM).map(drop)
+    }
+}
+
+/// Lets an iterator that writes nothing itself go over all threads. Returns the number of the descriptor that it was read by.
+///
+/// # Errors
+/// When it does not come to its end.
+pub(in crate::evidence) fn drive(program: &mut Iter, name: &'static str) -> Result<RawFd, ReferenceError> {
+    let link = program.attach().map_err(refused(name))?;
+    let link = program.take_link(link).map_err(refused(name))?;
+    let mut file = link.into_file().map_err(|source| ReferenceError::Link { name, source: Box::new(source) })?;
+    loop {
+        match file.read(&mut [0; 8]) {
+            Ok(0) => return Ok(file.as_raw_fd()),
+            Ok(_) => return Err(ReferenceError::Output { what: "text where there is none" }),
+            // A million threads in a row: the kernel wants to be asked again.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(source) => return Err(ReferenceError::Read { name, source }),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::evidence::btf::{LayoutError, Types};
 use reclaim_ebpf::reference_abi::ReferenceLayout;
 
 /// The type of the kernel that the iterator over threads belongs to.
-pub(super) const ITERATOR: &str = "bpf_iter_task";
+pub(in crate::evidence) const ITERATOR: &str = "bpf_iter_task";
 
 /// What the programs need to know of a kernel.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(in crate::evidence) struct ReferenceTypes {
     /// Offsets.
     pub(super) layout: ReferenceLayout,
     /// The number of the type that the iterator over threads belongs to; none where there is no such iterator.
-    pub(super) iterator: Option<u32>,
+    pub(in crate::evidence) iterator: Option<u32>,
 }
 
 /// The structures that [`layout`] looks into.

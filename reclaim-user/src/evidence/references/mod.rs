@@ -12,6 +12,7 @@ pub(super) mod layout;
 mod procfs;
 
 pub use count::Counted;
+pub(super) use iterators::drive;
 pub use iterators::{Iterators, ReferenceError};
 
 use super::features::Answer;
@@ -156,7 +157,8 @@ impl Finder {
     }
 }
 
-fn chain(error: &dyn Error) -> String {
+/// An error with its causes, for people.
+pub(super) fn chain(error: &dyn Error) -> String {
     let causes = successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
