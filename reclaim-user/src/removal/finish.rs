@@ -8,6 +8,7 @@ use super::condemn::{Batch, Condemned};
 use super::confirm::{Denied, Proof, confirm};
 use super::crash;
 use super::examine::Examiner;
+use super::leases;
 use super::limits::Limits;
 use super::remove::{Removal, remove};
 use crate::config::RootConfig;
@@ -48,9 +49,11 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// The lock on it ends here, so that the thread that lists has no part in what letting go of a removed directory takes.
-    fn gone(condemned: Condemned) -> Self {
-        let Condemned { name, batch, .. } = condemned;
+    /// The lock on it stays with the thread that removed it, so that the one that lists has no part in what letting go of a
+    /// removed directory takes.
+    fn gone(condemned: Condemned, leases: &mut leases::Ended) -> Self {
+        let Condemned { name, batch, lease, .. } = condemned;
+        leases.add(lease);
         Self::Gone { name, batch }
     }
 
@@ -63,25 +66,26 @@ impl Ended {
     }
 }
 
-/// Brings one proven entry to its end, but for giving its name back.
+/// Brings one proven entry to its end, but for giving its name back. The lock on one that is gone is left in `leases`.
 pub(super) fn end(
     rules: &RootConfig,
     examiner: &mut Examiner,
     batch: &Batch,
     condemned: Condemned,
     proof: Proof,
+    leases: &mut leases::Ended,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Ended {
     let confirmed = match confirm(rules, examiner, batch, condemned, proof) {
         Ok(confirmed) => confirmed,
         Err((condemned, Some(denied))) => return Ended::denied(condemned, denied),
         // Somebody else removed it.
-        Err((condemned, None)) => return Ended::gone(condemned),
+        Err((condemned, None)) => return Ended::gone(condemned, leases),
     };
     match remove(confirmed, batch, rules, go_on) {
         Removal::Gone(condemned) => {
             crash::step("mid-remove");
-            Ended::gone(condemned)
+            Ended::gone(condemned, leases)
         }
         Removal::Filled(condemned) => Ended::denied(condemned, Denied::of(Reason::NotEmpty)),
         Removal::Mounted(condemned) => Ended::denied(condemned, Denied::of(Reason::Pinned)),
@@ -195,9 +199,10 @@ fn work(batches: &[Batch], left: &Queue, tools: Tools, tell: &Sender<Vec<Ended>>
     let Tools { rules, mut examiner, limits } = tools;
     let mut go_on = || limits.go_on();
     let (mut results, mut told) = (Vec::new(), Instant::now());
+    let mut leases = leases::Ended::default();
     for (step, (condemned, proof)) in left.taken(false).enumerate() {
         let batch = &batches[condemned.batch];
-        let ended = end(&rules, &mut examiner, batch, condemned, proof, &mut go_on);
+        let ended = end(&rules, &mut examiner, batch, condemned, proof, &mut leases, &mut go_on);
         let urgent = matches!(ended, Ended::Denied(..));
         results.push(ended);
         if urgent || (step % STRIDE == 0 && told.elapsed() >= TOLD_AFTER) {

@@ -4,7 +4,7 @@
 //! without is locked for condemning and once more for removing, and is as safe.
 
 use crate::model::plan::GROUP_ENTRIES;
-use crate::sys::directory::Leased;
+use crate::sys::directory::{Leased, let_go};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::close;
@@ -23,11 +23,43 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// The lock on a condemned entry.
 #[derive(Debug)]
-pub(super) struct Held(#[expect(dead_code, reason = "it only has to live on")] Leased);
+pub(super) struct Held(Option<Leased>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.fetch_sub(1, Ordering::Relaxed);
+        // Else it is let go of with others, and counted with them.
+        if self.0.take().is_some() {
+            HELD.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Locks whose entries are gone, to be let go of together.
+#[derive(Debug, Default)]
+pub(super) struct Ended(Vec<Leased>);
+
+impl Ended {
+    /// As many as are let go of at a time.
+    const MOST: usize = 32;
+
+    /// Takes one more, and lets go of all when there are enough.
+    pub(super) fn add(&mut self, held: Option<Held>) {
+        self.0.extend(held.and_then(|mut held| held.0.take()));
+        if self.0.len() >= Self::MOST {
+            self.let_go();
+        }
+    }
+
+    fn let_go(&mut self) {
+        let ended = self.0.len();
+        let_go(self.0.drain(..));
+        HELD.fetch_sub(ended, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
@@ -51,7 +83,7 @@ impl Leases {
             return None;
         }
         HELD.fetch_add(1, Ordering::Relaxed);
-        Some(Held(lease))
+        Some(Held(Some(lease)))
     }
 
     /// Entries that a group may grow to. Locks are let go at about the pace that others are taken at, so there is room for those

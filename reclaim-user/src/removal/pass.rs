@@ -6,7 +6,7 @@ use super::crash;
 use super::error::RemovalError;
 use super::examine::Examiner;
 use super::finish::{Ended, Hand, Proven, Queue, Tools, end};
-use super::leases::Leases;
+use super::leases::{self, Leases};
 use super::limits::Limits;
 use super::lock::Store;
 use super::options::{PassEvent, PassOptions, RootState, Stuck};
@@ -279,6 +279,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Brings the entries of a group to their ends on this thread, or those that no other thread takes meanwhile.
     fn end_here(&mut self, batches: &[Batch], entries: &Queue, limits: &Limits, from_end: bool) {
         self.examiner.refresh();
+        let mut leases = leases::Ended::default();
         for (condemned, proof) in entries.taken(from_end) {
             self.breathe();
             self.collect();
@@ -291,7 +292,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 }
                 limits.go_on()
             };
-            let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, &mut go_on);
+            let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, &mut leases, &mut go_on);
             self.take(batches, ended);
         }
     }

@@ -1,7 +1,7 @@
 //! Directories by descriptor: one checked name at a time, no links followed, no mount crossed.
 #![expect(
     unsafe_code,
-    reason = "getdents64, which gives a place to go on from, has no wrapper, and that of flock unlocks before it closes"
+    reason = "getdents64, which gives a place to go on from, and close_range have no wrapper; that of flock unlocks before it closes"
 )]
 
 use nix::errno::Errno;
@@ -9,7 +9,7 @@ use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, RenameFlags, Resolve
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, Whence, lseek64, unlinkat};
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
 
 /// Room for the records of one `getdents64`. A record holds at least 24 bytes, so this is at most 10,922 names.
@@ -103,7 +103,23 @@ pub fn lock(file: OwnedFd) -> Result<Flock<OwnedFd>, (OwnedFd, Errno)> {
 ///
 /// Invariant: the descriptor is closed on exec and never duplicated, so nobody else keeps the lock.
 #[derive(Debug)]
-pub struct Leased(#[expect(dead_code, reason = "it only has to stay open")] OwnedFd);
+pub struct Leased(OwnedFd);
+
+/// Lets go of many locks: in one call for those whose descriptors have numbers side by side, which is what closing costs.
+pub fn let_go(leases: impl IntoIterator<Item = Leased>) {
+    let mut numbers: Vec<i32> = leases.into_iter().map(|Leased(file)| file.into_raw_fd()).collect();
+    numbers.sort_unstable();
+    for run in numbers.chunk_by(|number, next| *next == number + 1) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        // SAFETY: takes no pointer, and nobody else owns a descriptor from the first to the last: all were given away here.
+        let closed = unsafe { libc::syscall(libc::SYS_close_range, *first, *last, 0) };
+        if closed != 0 {
+            // Before Linux 5.9.
+            // SAFETY: these were given away here, and nothing has closed them.
+            run.iter().for_each(|number| drop(unsafe { OwnedFd::from_raw_fd(*number) }));
+        }
+    }
+}
 
 /// Takes the BSD lock on an open file alone, without waiting.
 ///
@@ -390,6 +406,28 @@ mod tests {
         assert_eq!(move_entry(&from, c"x", &to, c"x"), Err(Errno::EEXIST));
         remove_directory(&to, c"x").unwrap();
         move_entry(&from, c"x", &to, c"x").unwrap();
+    }
+
+    #[test]
+    fn many_locks_are_let_go_of_and_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let files: Vec<_> = (0..60).map(|number| place.path().join(number.to_string())).collect();
+        files.iter().for_each(|file| drop(File::create(file).unwrap()));
+        let locked = |file: &std::path::PathBuf| lease(File::open(file).unwrap().into());
+        let mut kept = Vec::new();
+        let mut ended = Vec::new();
+        // Runs of one to five, and now and then one between them that stays.
+        for (number, file) in files.iter().enumerate() {
+            let leases = if [1, 3, 6, 10, 15, 20].contains(&(number % 21)) { &mut kept } else { &mut ended };
+            leases.push((number, locked(file).unwrap()));
+        }
+        ended.reverse();
+        let is_kept = |number: usize| kept.iter().any(|(of, _)| *of == number);
+        let_go(ended.into_iter().map(|(_, lease)| lease));
+        for (number, file) in files.iter().enumerate() {
+            assert_eq!(locked(file).is_err(), is_kept(number), "{number}");
+        }
+        let_go([]);
     }
 
     #[test]
