@@ -275,15 +275,31 @@ impl Busy {
     }
 }
 
-/// What a thread does that runs all the time cannot be told. What nobody refers to is free all the same; what no count
-/// tells of waits for another pass.
+/// What a thread does that runs all the time is told by the kernel alone.
+#[test]
+fn a_thread_that_never_sleeps_is_seen_to_be_in_no_mount_call() {
+    in_turn(|host| {
+        let tree = make_tree(host, "tree");
+        let reclaim = Reclaim::with(&tree_root(host)).within(LIMIT);
+        let busy = Busy::start();
+        wait_until("a pass that is sure of the rest", LIMIT, || {
+            let (_, said) = sweep(&reclaim);
+            assert!(!said.contains(&format!("of process {} was running", std::process::id())), "{said}");
+            (!tree.exists()).then_some(())
+        });
+        busy.stop();
+    });
+}
+
+/// Without that it cannot be told. What nobody refers to is free all the same; what no count tells of waits for another
+/// pass.
 #[test]
 fn where_the_clock_is_in_doubt_trees_wait_and_the_reason_is_told() {
     in_turn(|host| {
         let (tree, empty) = (make_tree(host, "tree"), host.make_dir("empty/stale"));
         let trees = Root::of(host).text("remove", "tree");
         let config = ConfigFile::write(host, [trees, Root::at("empty", &host.path("empty"))]);
-        let reclaim = Reclaim::with(&config).within(LIMIT);
+        let reclaim = Reclaim::with(&config).within(LIMIT).variable("RECLAIM_TEST_DISABLE", "inside");
         let busy = Busy::start();
         let finished = reclaim.run(&["--json", "sweep"]);
         busy.stop();

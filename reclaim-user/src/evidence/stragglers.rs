@@ -1,7 +1,7 @@
 //! Threads that may be inside a mount-class call which the mount clock did not count in: those that entered before the
 //! probes were attached, or while its map was full. /proc/<process>/task/<thread>/syscall tells of each thread that sleeps; a thread that runs is
-//! looked at again until it sleeps elsewhere, or has spent time outside the kernel. Of threads that it may not tell of, the
-//! kernel is asked itself ([`super::inside`]), where it answers.
+//! looked at again until it sleeps elsewhere, or has spent time outside the kernel. Of threads that it may not tell of, and of
+//! those that go on running, the kernel is asked itself ([`super::inside`]), where it answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,12 +15,15 @@ use reclaim_ebpf::abi::EVERYBODY;
 use super::inside::{Calls, Inside};
 use super::probes::hooks::{self, CLONE_NEWNS};
 use super::procfs::Procfs;
-use super::references::chain;
+use super::references::{ReferenceError, chain};
 use crate::model::event::{Hook, UncountedCall};
 use tracing::debug;
 
 /// How long a thread that may not be looked at is given to leave a call, from the moment of attaching.
 const SETTLING: Duration = Duration::from_millis(250);
+
+/// Looks by /proc alone at threads that run: most of them sleep before long, and loading what asks the kernel takes longer.
+const LOOKS_BEFORE_ASKING: u32 = 8;
 
 /// Whether the threads have left.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub(super) struct Stragglers {
     unreadable: u64,
     /// What tells of threads that /proc does not tell of, as long as there are any to ask about.
     kernel: Option<Inside>,
+    /// How often they were looked at again.
+    looks: u32,
     /// Threads that have been seen outside since that was last asked.
     left: u64,
     /// Why /proc could not be listed at all.
@@ -100,7 +105,7 @@ impl Stragglers {
     /// Looks at every thread of the host.
     pub(super) fn look() -> Self {
         let (threads, since) = (BTreeMap::new(), Instant::now());
-        let mut found = Self { threads, unreadable: 0, kernel: None, left: 0, blind: None, since };
+        let mut found = Self { threads, unreadable: 0, kernel: None, looks: 0, left: 0, blind: None, since };
         let mut unreadable = Vec::new();
         let processes = match numbers_in("/proc".into()) {
             Ok(processes) => processes,
@@ -162,6 +167,13 @@ impl Stragglers {
 
     /// Looks again at those not seen outside yet.
     pub(super) fn look_again(&mut self) -> Left {
+        self.looks = self.looks.saturating_add(1);
+        let is_told = |seen: &Seen| seen.is_inside();
+        if self.looks == LOOKS_BEFORE_ASKING && self.kernel.is_none() && !self.threads.values().all(is_told) {
+            let refused =
+                |error: &ReferenceError| debug!("threads that run are looked at again and again: {}", chain(error));
+            self.kernel = Inside::load().inspect_err(refused).ok();
+        }
         let before = self.threads.len();
         let Self { threads, kernel, .. } = self;
         // Asked once at most: the whole host is looked at.
@@ -171,13 +183,21 @@ impl Stragglers {
             calls.as_ref().map(|calls| calls.get(&whose).copied())
         };
         threads.retain(|&(process, thread), seen| match observe(process, thread) {
-            Ok(now) => now.is_some_and(|now| seen.is_still(now)),
+            Ok(None) => false,
+            Ok(Some(now)) if now.is_inside() => seen.is_still(now),
             Err(error) if is_gone(&error) => false,
-            Err(_) => call_of((process, thread)).is_none_or(|call| {
-                let ticks = || user_ticks((process, thread)).unwrap_or(0);
-                call.and_then(|call| Seen::inside(call, process, ticks())).is_some_and(|now| seen.is_still(now))
-            }),
+            runs_or_unreadable => match (call_of((process, thread)), runs_or_unreadable) {
+                (Some(call), _) => {
+                    let ticks = || user_ticks((process, thread)).unwrap_or(0);
+                    call.and_then(|call| Seen::inside(call, process, ticks())).is_some_and(|now| seen.is_still(now))
+                }
+                (None, Ok(Some(now))) => seen.is_still(now),
+                (None, Ok(None) | Err(_)) => true,
+            },
         });
+        if threads.is_empty() {
+            *kernel = None;
+        }
         self.left += (before - self.threads.len()) as u64;
         // Those that can pin nothing are not waited for. That they have left is still of interest: nobody else may see it.
         let mut waited_for = self.threads.iter().filter(|(_, seen)| seen.may_pin());
