@@ -77,14 +77,27 @@ pub struct ReferenceState {
     pub seal: [u32; 2],
 }
 
-/// What one child of a directory adds to its seal, by its inode number, its mode with the bits of its kind, and its owner.
+/// Words of the name of a child that is sealed.
+pub const SEAL_WORDS: usize = 9;
+/// Bytes of them. A name that is sealed leaves two at least: with one it could be the beginning of a longer one.
+pub const SEAL_NAME: usize = SEAL_WORDS * 8;
+
+/// What one child of a directory adds to its seal, by its name, its inode number, its mode with the bits of its kind, and
+/// its owner.
 ///
 /// Whoever takes the sum of the same children comes to the same seal, in whatever order. Nobody who does not know the key
 /// can choose children that make up for each other.
 #[inline(always)]
 #[must_use]
-pub const fn sealed(key: u64, inode: u64, mode: u32, owner: u32) -> u64 {
-    mixed(mixed(inode ^ key) ^ (((mode as u64) << 32) | owner as u64))
+pub const fn sealed(key: u64, name: &[u64; SEAL_WORDS], inode: u64, mode: u32, owner: u32) -> u64 {
+    let mut word = mixed(inode ^ key) ^ (((mode as u64) << 32) | owner as u64);
+    let mut at = 0;
+    // Only the end of a name has a word that is zero.
+    while at < SEAL_WORDS && name[at] != 0 {
+        word = mixed(word) ^ name[at];
+        at += 1;
+    }
+    mixed(word)
 }
 
 /// Makes every bit depend on all of them: the finalizer of SplitMix64.

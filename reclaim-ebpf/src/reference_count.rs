@@ -11,7 +11,9 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{helpers::generated, macros::raw_tracepoint, programs::RawTracePointContext};
-use reclaim_ebpf::reference_abi::{REFERENCE_COUNTED, REFERENCE_FILLED, REFERENCE_STEPS, sealed};
+use reclaim_ebpf::reference_abi::{
+    REFERENCE_COUNTED, REFERENCE_FILLED, REFERENCE_STEPS, SEAL_NAME, SEAL_WORDS, sealed,
+};
 
 use crate::kernel::{read, unknown_zero};
 use crate::reference::{Found, dentry_of, offset, state, write};
@@ -30,6 +32,8 @@ struct Children {
     /// The key of the seal; 0 for none.
     key: u64,
     seal: u64,
+    /// 0, which neither the compiler nor the verifier knows.
+    zero: usize,
     /// Flags: 0 or 1.
     ended: u32,
     broken: u32,
@@ -59,8 +63,19 @@ fn count(descriptor: u64, number: u32, expected: u32, key: u64) -> Option<(u32, 
     let head = parent + offset!(dentry_children);
     let end = if offset!(siblings_are_ring) != 0 { head } else { 0 };
     let link = read(head)?;
-    let mut children =
-        Children { parent, link, end, expected, number, met: zero, key, seal: unknown, ended: zero, broken: zero };
+    let mut children = Children {
+        parent,
+        link,
+        end,
+        expected,
+        number,
+        met: zero,
+        key,
+        seal: unknown,
+        zero: unknown as usize,
+        ended: zero,
+        broken: zero,
+    };
     let context = (&raw mut children).cast::<c_void>();
     // SAFETY: the callback takes the context that is handed in here, which outlives the call.
     unsafe { generated::bpf_loop(REFERENCE_STEPS, next_child as *const () as *mut c_void, context, 0) };
@@ -97,13 +112,13 @@ fn look(children: &mut Children) -> Option<()> {
         return Some(());
     }
     children.met += 1;
-    if children.key != 0 {
-        let number: u64 = read(inode + offset!(inode_number))?;
-        let mode: u16 = read(inode + offset!(inode_mode))?;
-        let owner: u32 = read(inode + offset!(inode_owner))?;
-        children.seal = children.seal.wrapping_add(sealed(children.key, number, mode.into(), owner));
-    }
     let references: u32 = read(dentry + offset!(dentry_count))?;
+    if children.key != 0 {
+        // Only then what it is: whoever changed that and let go of it before it was counted has done both. That the address
+        // hangs on the count keeps the processor to this order.
+        let seal = seal(children.key, dentry, inode + (references as usize & children.zero))?;
+        children.seal = children.seal.wrapping_add(seal);
+    }
     if references == children.expected {
         return Some(());
     }
@@ -112,4 +127,19 @@ fn look(children: &mut Children) -> Option<()> {
     let is_empty = first == if offset!(siblings_are_ring) != 0 { head } else { 0 };
     let kind = if is_empty { REFERENCE_COUNTED } else { REFERENCE_FILLED };
     write(&Found { base: children.number, kind, process: references, exact: 1, dentry, inode })
+}
+
+/// What a child adds to the seal. What is cut off of a long name does not matter: nobody seals one that is as long.
+#[inline(always)]
+fn seal(key: u64, dentry: usize, inode: usize) -> Option<u64> {
+    let number: u64 = read(inode + offset!(inode_number))?;
+    let mode: u16 = read(inode + offset!(inode_mode))?;
+    let owner: u32 = read(inode + offset!(inode_owner))?;
+    let source: usize = read(dentry + offset!(dentry_name))?;
+    let mut name = [0; SEAL_WORDS];
+    // SAFETY: the destination has as many bytes as are asked for; the helper checks the source.
+    let length = unsafe {
+        generated::bpf_probe_read_kernel_str(name.as_mut_ptr().cast(), SEAL_NAME as u32, source as *const c_void)
+    };
+    (length > 0).then(|| sealed(key, &name, number, mode.into(), owner))
 }

@@ -5,7 +5,7 @@ use crate::model::coverage::Coverage;
 use crate::model::pin_set::PinSet;
 use crate::model::reference::References;
 use crate::model::report::Producer;
-use reclaim_ebpf::reference_abi::sealed;
+use reclaim_ebpf::reference_abi::{SEAL_NAME, SEAL_WORDS, sealed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::BorrowedFd;
@@ -27,8 +27,9 @@ pub struct View<'a> {
     pub references: &'a References,
     /// Who saw it.
     pub producer: Producer,
-    /// Directories of condemned entries, by what leads to them from the root, all of whose entries were found to be what
-    /// they were when they were looked at. Whoever could change one since is a reference to it.
+    /// Directories of condemned entries, by what leads to them from the root, all of whose entries were found to have the
+    /// names, the inodes, the modes and the owners that they are sealed with. Whoever could change one since is a reference
+    /// to it.
     pub unchanged: &'a BTreeSet<Vec<u8>>,
     /// The kernel's own list of mounts was walked, or will be for the confirmation.
     pub walks: bool,
@@ -97,10 +98,20 @@ impl Seal {
         Self { key: *KEY, sum: 0 }
     }
 
-    /// One entry more. `mode` is its mode with the bits of its kind, `owner` its owner by user id.
+    /// One entry more, by the name that it has in the directory. `mode` is its mode with the bits of its kind, `owner` its
+    /// owner by user id. None when the name is too long for a seal.
     #[must_use]
-    pub fn and(self, inode: u64, mode: u32, owner: u32) -> Self {
-        Self { sum: self.sum.wrapping_add(sealed(self.key, inode, mode, owner)), ..self }
+    pub fn and(self, name: &[u8], inode: u64, mode: u32, owner: u32) -> Option<Self> {
+        let mut words = [0; SEAL_WORDS];
+        if name.len() > SEAL_NAME - 2 {
+            return None;
+        }
+        for (word, bytes) in words.iter_mut().zip(name.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        Some(Self { sum: self.sum.wrapping_add(sealed(self.key, &words, inode, mode, owner)), ..self })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Looking ahead: the first look at names that the listing decides on next, on a thread of its own.
 //!
 //! The thread is given names and gives back what it found, with the lock on each entry that has passed so far. It asks no
-//! evidence and changes nothing. What it found may be a moment old when it is used: whatever can have changed since is
-//! looked at again before anything is removed.
+//! evidence and changes nothing. What it found may be a moment old when it is used: before anything is removed, evidence
+//! has compared it with what is there, or whatever can have changed since is looked at again.
 
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::leases;

@@ -8,7 +8,7 @@ use super::lock::{STORE, Store};
 use super::manifest::Witness;
 use super::process::start_ticks;
 use crate::evidence::source::{CondemnedIn, Own, Seal, View};
-use crate::model::fence::FileKind;
+use crate::model::fence::{FileKind, Timestamp};
 use crate::model::plan::{BATCH_ENTRIES, GROUP_BATCHES, UNDECIDED};
 use crate::model::report::Reason;
 use crate::model::verdict::Named;
@@ -16,6 +16,7 @@ use crate::sys::directory;
 use crate::sys::file_status::{FileStatus, Identity, status_at};
 use nix::errno::Errno;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,6 +40,8 @@ pub(super) struct Batch {
     pub(super) name: CString,
     pub(super) directory: OwnedFd,
     pub(super) entries: usize,
+    /// When the latest look at one of its entries was, by the clock that ages go by.
+    pub(super) looked: Timestamp,
     /// The directory is the root itself, since its file system has no room for one more: its entries have long names.
     pub(super) makeshift: bool,
     /// Its entries were not moved at all: the command that removes them has to find them under their own names.
@@ -50,7 +53,8 @@ pub(super) struct Batch {
 impl Batch {
     /// One without entries, in a directory of its own.
     pub(super) fn new(name: CString, directory: OwnedFd) -> Self {
-        Self { name, directory, entries: 0, makeshift: false, in_place: false, is_leftover: false }
+        let (looked, makeshift, in_place, is_leftover) = (Timestamp(0), false, false, false);
+        Self { name, directory, entries: 0, looked, makeshift, in_place, is_leftover }
     }
 
     /// Where its entries are, for evidence, and which of them this process has a descriptor of.
@@ -66,7 +70,7 @@ impl Batch {
         let unlike = entries.clone().filter(|condemned| of(condemned) != held);
         let unlike = unlike.map(|condemned| (condemned.stored().to_bytes().to_vec(), of(condemned))).collect();
         let seal = entries.clone().try_fold(Seal::begin(), |seal, condemned| {
-            condemned.mode.map(|mode| seal.and(condemned.identity.inode, mode, condemned.owner))
+            seal.and(condemned.stored().to_bytes(), condemned.identity.inode, condemned.mode?, condemned.owner)
         });
         CondemnedIn { directory: self.directory.as_fd(), path: self.path(), held, unlike, seal }
     }
@@ -80,8 +84,17 @@ impl Batch {
     }
 
     /// Whether fresh evidence found each of its entries to be what it was when it was looked at.
-    pub(super) fn is_unchanged(&self, view: &View<'_>) -> bool {
-        !self.makeshift && view.unchanged.contains(&self.path())
+    ///
+    /// Evidence goes by the owners that the file system itself knows, and a mount may show others in their place
+    /// (mount_setattr(2), `MOUNT_ATTR_IDMAP`). So one entry of each owner is looked at nevertheless.
+    pub(super) fn is_unchanged<'a>(&self, view: &View<'_>, entries: impl Iterator<Item = &'a Condemned>) -> bool {
+        if self.makeshift || !view.unchanged.contains(&self.path()) {
+            return false;
+        }
+        let one_of_each: BTreeMap<u32, &Condemned> = entries.map(|condemned| (condemned.owner, condemned)).collect();
+        one_of_each.into_iter().all(|(owner, condemned)| {
+            status_at(&self.directory, condemned.stored()).is_ok_and(|file| file.status.owner == owner)
+        })
     }
 
     /// What an entry is called in the directory of the batch. None when that would be too long.
@@ -258,7 +271,7 @@ pub(super) fn condemn(
 }
 
 fn condemned(name: CString, stored: Option<CString>, batch: usize, examined: Examined, leases: Leases) -> Condemned {
-    let Examined { identity, kind, owner, mode, empty, named, process_gone, witness, lease } = examined;
+    let Examined { identity, kind, owner, mode, empty, named, process_gone, witness, at: _, lease } = examined;
     let (named, lease) = (Some(named), lease.and_then(|lease| leases.hold(lease)));
     Condemned { name, stored, batch, identity, kind, owner, mode, empty, named, process_gone, witness, lease }
 }
@@ -350,6 +363,7 @@ fn moved(
         return Err(NotCondemned::Swapped { restored });
     }
     batch.entries += 1;
+    batch.looked = batch.looked.max(examined.at);
     Ok((index, batch.makeshift.then(|| stored.into_owned())))
 }
 

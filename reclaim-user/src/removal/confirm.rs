@@ -140,7 +140,7 @@ pub(super) fn confirm(
         Ok(named) => named,
         Err(denied) => return Err((condemned, Some(*denied))),
     };
-    if proof.unchanged && examiner.would_find_the_same(rules, &condemned) {
+    if proof.unchanged && examiner.would_find_the_same(rules, batch, &condemned) {
         return Ok(Confirmed { condemned, lease: None });
     }
     let look = Look::Again(condemned.settled());

@@ -1,6 +1,6 @@
 //! Looking at one entry by descriptor, no further than the fences need.
 
-use super::condemn::Condemned;
+use super::condemn::{Batch, Condemned};
 use super::error::failed;
 use super::manifest::{self, Witness};
 use super::place::Root;
@@ -36,6 +36,8 @@ pub(super) struct Examined {
     pub(super) process_gone: bool,
     /// The manifest that it was judged by, where the rules ask for one.
     pub(super) witness: Option<Witness>,
+    /// What time it was, as its age was judged.
+    pub(super) at: Timestamp,
     /// The lock on it, held as long as this lives: nobody else gets a lease meanwhile.
     pub(super) lease: Option<Leased>,
 }
@@ -43,8 +45,8 @@ pub(super) struct Examined {
 impl Examined {
     /// The same without the lock on it, which stays with this one.
     pub(super) fn without_lease(&self) -> Self {
-        let Self { identity, kind, owner, mode, empty, named, process_gone, witness, lease: _ } = *self;
-        Self { identity, kind, owner, mode, empty, named, process_gone, witness, lease: None }
+        let Self { identity, kind, owner, mode, empty, named, process_gone, witness, at, lease: _ } = *self;
+        Self { identity, kind, owner, mode, empty, named, process_gone, witness, at, lease: None }
     }
 }
 
@@ -85,8 +87,8 @@ pub(super) struct Examiner {
     now: Timestamp,
     mount: Option<u64>,
     words: Arc<Words>,
-    /// The size of a directory tells whether it is empty.
-    sizes_tell: bool,
+    /// The size of a directory tells whether it is empty, and no inode number is given twice.
+    on_tmpfs: bool,
     /// The last entry passed the fences of status, so the next one is opened at once: one look-up of its name less.
     open_first: bool,
 }
@@ -120,7 +122,7 @@ impl Examiner {
             now: now(),
             mount: root.status.mount,
             words,
-            sizes_tell: fstatfs(&root.directory).is_ok_and(|status| status.filesystem_type() == TMPFS_MAGIC),
+            on_tmpfs: fstatfs(&root.directory).is_ok_and(|status| status.filesystem_type() == TMPFS_MAGIC),
             open_first: false,
         }
     }
@@ -189,20 +191,30 @@ impl Examiner {
             identity: file.identity,
             kind: file.status.kind,
             owner: file.status.owner,
-            mode: file.whole_mode().filter(|_| can_be_compared(rules, &file)),
+            mode: file.whole_mode().filter(|_| self.can_be_compared(rules, &file)),
             empty: contents == Contents::Empty,
             named,
             process_gone: settled.process_gone || process.is_some(),
             witness,
+            at: self.now,
             lease: leased,
         })
     }
 
     /// Whether no look could tell anything else of a condemned entry than the first one did, once it is known to be the same
-    /// with the same mode and owner. What only the kernel judges as it removes a directory is left to it; ages only grow.
-    pub(super) fn would_find_the_same(&self, rules: &RootConfig, condemned: &Condemned) -> bool {
+    /// with the same mode and owner. What only the kernel judges as it removes a directory is left to it; ages only grow, but
+    /// where the clock was set back.
+    pub(super) fn would_find_the_same(&self, rules: &RootConfig, batch: &Batch, condemned: &Condemned) -> bool {
         let is_unlocked = condemned.lease.is_some() || !rules.leases;
-        condemned.is_compared() && is_unlocked && self.words.are_none()
+        condemned.is_compared() && is_unlocked && self.words.are_none() && self.now >= batch.looked
+    }
+
+    /// Whether an entry that still has its name, its inode number, its mode and its owner passes every fence that it passed
+    /// at the first look, but for locks and what others say. Without a birth its age goes by times that change; and where
+    /// the number of what was removed is given to what is made next, it tells nothing of the birth. On tmpfs it is not.
+    fn can_be_compared(&self, rules: &RootConfig, file: &FileStatus) -> bool {
+        let judges_by_status = rules.remove == RemoveRule::Empty && rules.retain_from.is_none();
+        judges_by_status && self.on_tmpfs && file.status.birth.is_some()
     }
 
     /// What the entry is, and its descriptor where it was opened for that. A directory is opened first when it will
@@ -249,7 +261,7 @@ impl Examiner {
 
     /// Whether a directory has to be opened for this look. A file is, where the lock on it has to be tried.
     fn has_to_open(&self, rules: &RootConfig, look: Look<'_>) -> bool {
-        asks_for_lease(rules, look) || (looks_inside(rules, look) && !self.sizes_tell)
+        asks_for_lease(rules, look) || (looks_inside(rules, look) && !self.on_tmpfs)
     }
 
     /// Something is mounted on the entry in our own namespace. Not knowing counts as mounted.
@@ -277,7 +289,7 @@ impl Examiner {
             _ => Contents::Unknown,
         };
         let look_inside = kind == FileKind::Directory && looks_inside(rules, look);
-        if look_inside && self.sizes_tell {
+        if look_inside && self.on_tmpfs {
             let empty = names_on_tmpfs(file.status.size) == Some(0);
             contents = if empty { Contents::Empty } else { Contents::Something };
         }
@@ -302,7 +314,7 @@ impl Examiner {
                 opened
             }
         };
-        if look_inside && !self.sizes_tell {
+        if look_inside && !self.on_tmpfs {
             let empty = self.reader.is_empty(&opened, &mut self.names).map_err(|error| fault("getdents64", error))?;
             contents = if empty { Contents::Empty } else { Contents::Something };
         }
@@ -315,12 +327,6 @@ impl Examiner {
             Err(error) => Err(fault("flock", error)),
         }
     }
-}
-
-/// Whether an entry that still has its inode, its mode and its owner passes every fence that it passed at the first look, but
-/// for locks and what others say. Without a birth its age goes by times that change.
-fn can_be_compared(rules: &RootConfig, file: &FileStatus) -> bool {
-    rules.remove == RemoveRule::Empty && rules.retain_from.is_none() && file.status.birth.is_some()
 }
 
 fn looks_inside(rules: &RootConfig, look: Look<'_>) -> bool {

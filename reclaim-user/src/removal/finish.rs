@@ -1,4 +1,5 @@
-//! The end of proven entries: one more look, then removal; on a thread of its own where there are many.
+//! The end of proven entries: one more look where evidence has not compared them with the first one, then removal; on a
+//! thread of its own where there are many.
 //!
 //! The thread is given entries and proofs by value and holds nothing else of the pass. It never gives a name back, counts
 //! or tells: that is done by the pass, so that what the listing may come by once more is known before it does. A pass that

@@ -7,7 +7,8 @@
 //! 2. the root is listed by descriptor and every entry goes through the fences and the pins seen so far ([`list`]),
 //!    where there are many, after a thread has looked at them ahead ([`ahead`]) and locked them ([`leases`]);
 //! 3. what passed is *condemned*: moved into `.reclaim/BATCH/` under its own name, so that no path leads to it ([`condemn`]);
-//! 4. every mount call that could have resolved its path in time is waited for, and fresh evidence is taken ([`confirm`]);
+//! 4. every mount call that could have resolved its path in time is waited for, and fresh evidence is taken ([`confirm`]),
+//!    which tells of many directories at once that they are what was looked at; all else is looked at once more;
 //! 5. what is pinned gets its name back, the rest is removed by descriptor ([`remove`], [`tree`]), beside the listing
 //!    that goes on ([`finish`]).
 //!

@@ -383,7 +383,8 @@ impl<E: EvidenceSource> Pass<'_, E> {
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
         claim.take(&view, rules, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
-        let unchanged: Vec<bool> = batches.iter().map(|batch| batch.is_unchanged(&view)).collect();
+        let is_unchanged = |(index, batch): (usize, &Batch)| batch.is_unchanged(&view, of_batch(index));
+        let unchanged: Vec<bool> = batches.iter().enumerate().map(is_unchanged).collect();
         let mut key = Vec::new();
         let proof = |condemned: &Condemned| {
             key_into(&mut key, &batches[condemned.batch], condemned);

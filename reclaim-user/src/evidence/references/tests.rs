@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+#[path = "seal_tests.rs"]
+mod seal;
+
 /// Where the entries are, as the pin set calls it.
 const STORE: &str = ".reclaim/batch";
 

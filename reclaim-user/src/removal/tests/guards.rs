@@ -368,6 +368,7 @@ fn fewer_candidates_than_the_pile_are_all_kept() {
     assert_eq!(run(&RootConfig { pile: Some(3), ..room.rules() }, &mut Evidence::of(&room)).summary.removed, 3);
 }
 
+/// What evidence does not compare is told from what took its place right after the rename.
 #[test]
 fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once() {
     use crate::removal::condemn::{Group, NotCondemned, condemn};
@@ -380,7 +381,8 @@ fn what_took_an_entrys_place_while_it_was_condemned_gets_its_name_back_at_once()
     let (identity, kind, owner) = (judged.identity, judged.status.kind, judged.status.owner);
     let named = crate::model::verdict::by_name(&room.rules(), b"a", false).unwrap();
     let (mode, process_gone, witness, lease) = (None, false, None, None);
-    let examined = Examined { identity, kind, owner, mode, empty: true, named, process_gone, witness, lease };
+    let at = crate::removal::now();
+    let examined = Examined { identity, kind, owner, mode, empty: true, named, process_gone, witness, at, lease };
     let mut group = Group::new();
     let result = condemn(None, &root, &mut group, c"a".into(), examined, Leases::up_to(0));
     assert!(matches!(result, Err((_, NotCondemned::Swapped { restored: true }))), "{result:?}");

@@ -8,5 +8,6 @@ mod moments;
 mod protocol;
 mod purge;
 mod roots;
+mod sealed;
 mod speed;
 pub(super) mod support;

@@ -100,8 +100,10 @@ pub(super) struct Evidence {
     coverage: Coverage,
     references: References,
     unchanged: BTreeSet<Vec<u8>>,
-    /// Whether confirm looks for references too.
+    /// Whether confirm looks for references too, and compares entries with what they are sealed with.
     pub(super) finder: Option<Finder>,
+    /// Confirm says of every directory that its entries are unchanged, whatever became of them.
+    pub(super) says_unchanged: bool,
     /// Ends of the next waits; [`Settled::Clock`] after the last.
     pub(super) settled: Vec<Settled>,
     /// Done once, while everything condemned waits for confirmation.
@@ -152,6 +154,7 @@ impl Evidence {
             references: References::NONE,
             unchanged: BTreeSet::new(),
             finder: None,
+            says_unchanged: false,
             settled: Vec::new(),
             while_condemned: None,
             while_asked: None,
@@ -275,6 +278,12 @@ impl EvidenceSource for Evidence {
             let found = finder.find(condemned);
             self.references = found.references;
             gaps = found.gaps;
+            if finder.is_quick() {
+                self.unchanged = finder.count(condemned).unwrap().unchanged;
+            }
+        }
+        if self.says_unchanged {
+            self.unchanged = condemned.iter().map(|condemned| condemned.path.clone()).collect();
         }
         self.take(true);
         gaps.into_iter().for_each(|(cause, count, reach)| self.coverage.lower(cause, count, reach));
