@@ -12,7 +12,8 @@
 //!   time, inside a call too. That a launcher verifies its mount needs no step: what it would see has to hold in each state.
 //! - **Reclaimers** (`reclaimer.rs`) make passes, crash at any step, and begin anew with what was left over. Each step
 //!   has the name of the function that takes it in the code; `mapping.rs` has the table, and looks the functions up.
-//! - A **stranger** takes the name of an entry while that is condemned; an **owner** renames entries in the root.
+//! - A **stranger** takes the name of an entry while that is condemned; an **owner** renames entries in the root, or has two
+//!   of them exchange their names.
 //!
 //! # Where the model is coarser than the code, and why it may be
 //!
@@ -21,6 +22,8 @@
 //! - The clock has two generations, the code more. That a call reads the generation and counts itself in later are two
 //!   steps here. A generation is seen as empty in one step, though two counters are read: the code reads "left" before
 //!   "entered", so they are equal only if it was empty at the first reading.
+//! - Comparing entries with what they are sealed with, and the look at those that are not the same, are one step: `confirm`
+//!   tells what took the place of an entry. One entry is examined at a time; the code looks ahead at many.
 //! - A batch has no name here. In the code `begin_batch` makes another one whenever two entries would meet.
 //! - The thread that removes a group while the next is condemned is one for every group, however small.
 //! - Looking at all mounts is one step. So is looking at all references, and counting those to each entry.
@@ -30,7 +33,8 @@
 //! # What has to hold
 //!
 //! In every state: no mount has a source that was removed; no entry was replaced by another; at most one reclaimer is
-//! inside a root. In every step: an entry ends only by `remove`, with the leave that `confirm` gave for it.
+//! inside a root; leave to remove is given only for what was examined. In every step: an entry ends only by `remove`, with
+//! the leave that `confirm` gave for it.
 //!
 //! From every state, a crash or not, a way leads on: if nobody begins anything else and nothing fails, what is in use
 //! gets its name back and what is not is removed. The only thing that may wait is an entry whose name is in use by
@@ -50,7 +54,8 @@ mod world;
 
 use leads_on::Graph;
 use protocol::{
-    Flaw, Locks, Look, NO_DEAD_PIN, NOTHING_LOST, ONE_INSIDE, Opening, Protocol, Way, is_settled, removes_with_leave,
+    Flaw, Locks, Look, NO_DEAD_PIN, NOTHING_LOST, ONE_INSIDE, ONLY_EXAMINED, Opening, Protocol, Swaps, Way, is_settled,
+    removes_with_leave,
 };
 use stateright::{Checker as _, HasDiscoveries, Model as _};
 use std::time::Instant;
@@ -121,6 +126,7 @@ fn breaks(what: &str, protocol: Protocol, property: &'static str) {
 fn every_step_stands_for_a_function_of_the_code() {
     let variants = [
         Protocol { names: 2, entries: 2, owner: true, ..PLAIN },
+        Protocol { swaps: Swaps::AtOnce, names: 2, entries: 2, owner: true, ..PLAIN },
         Protocol { full: true, entries: 2, ..PLAIN },
         Protocol { entries: 2, doubts: true, ..COUNTED },
     ];
@@ -131,9 +137,20 @@ fn every_step_stands_for_a_function_of_the_code() {
 #[test]
 fn binds_by_path_are_safe_and_every_crash_leads_on() {
     holds("one launcher", PLAIN);
-    holds("two names and an owner who renames", Protocol { names: 2, entries: 2, owner: true, ..PLAIN });
     holds("a file system that is full at times", Protocol { full: true, entries: 2, ..PLAIN });
     is_safe("two launchers", Protocol { launchers: &[Way::Path, Way::Path], entries: 2, ..PLAIN });
+}
+
+/// Between the look at an entry and its rename the owner may put another one in its place, which is in use or not.
+#[test]
+fn what_took_an_entrys_place_is_told_at_once_or_by_the_confirmation() {
+    let owner = Protocol { names: 2, entries: 2, owner: true, ..PLAIN };
+    holds("an owner who renames, told at once", Protocol { swaps: Swaps::AtOnce, ..owner });
+    holds("an owner who renames, told by the confirmation", owner);
+    holds("an owner who renames, three entries and no launcher", Protocol { entries: 3, launchers: &[], ..owner });
+    is_safe("an owner who renames, three entries", Protocol { entries: 3, ..owner });
+    holds("an owner who renames, counted", Protocol { names: 2, owner: true, entries: 2, ..COUNTED });
+    breaks("what is believed", Protocol { flaw: Some(Flaw::BelievesSwapped), ..owner }, ONLY_EXAMINED);
 }
 
 #[test]

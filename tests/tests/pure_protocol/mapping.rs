@@ -10,6 +10,7 @@ type Row = (&'static str, &'static [(&'static str, &'static [&'static str])]);
 const LOCK: &str = "reclaim-user/src/removal/lock.rs";
 const PASS: &str = "reclaim-user/src/removal/pass.rs";
 const LIST: &str = "reclaim-user/src/removal/list.rs";
+const CONDEMN: &str = "reclaim-user/src/removal/condemn.rs";
 const CONFIRM: &str = "reclaim-user/src/removal/confirm.rs";
 const CLOCK: &str = "reclaim-user/src/evidence/clock.rs";
 const ENGINE: &str = "reclaim-user/src/evidence/engine/mod.rs";
@@ -38,7 +39,7 @@ const STEPS: &[Row] = &[
             ("reclaim-user/src/removal/examine.rs", &["examine"]),
         ],
     ),
-    ("condemn", &[("reclaim-user/src/removal/condemn.rs", &["condemn", "moved", "begin_batch", "makeshift_batch"])]),
+    ("condemn", &[(CONDEMN, &["condemn", "moved", "is_compared", "begin_batch", "makeshift_batch"])]),
     (
         "conclude",
         &[
@@ -66,11 +67,22 @@ const STEPS: &[Row] = &[
         &[
             (ENGINE_CONFIRM, &["confirm_by_looks", "count"]),
             ("reclaim-user/src/evidence/references/count.rs", &["count"]),
-            ("reclaim-ebpf/src/reference_count.rs", &["reference_count"]),
+            ("reclaim-ebpf/src/reference_count.rs", &["reference_count", "seal"]),
         ],
     ),
-    ("prove", &[(PASS, &["prove"]), (CONFIRM, &["prove", "is_pinned"]), (FINISH, &["over"])]),
-    ("confirm", &[(CONFIRM, &["confirm"])]),
+    (
+        "prove",
+        &[
+            (PASS, &["prove"]),
+            (CONDEMN, &["place", "is_unchanged"]),
+            (CONFIRM, &["prove", "is_pinned"]),
+            (FINISH, &["over"]),
+        ],
+    ),
+    (
+        "confirm",
+        &[(CONFIRM, &["confirm"]), ("reclaim-user/src/removal/examine.rs", &["examine", "would_find_the_same"])],
+    ),
     ("remove", &[("reclaim-user/src/removal/remove.rs", &["remove"])]),
     ("restore", &[(PASS, &["take", "give_back"]), ("reclaim-user/src/removal/restore.rs", &["restore"])]),
     ("end", &[(FINISH, &["work", "end"])]),
@@ -82,6 +94,7 @@ const STEPS: &[Row] = &[
 const OTHERS: &[&str] = &[
     "mkdir",
     "rename",
+    "exchange",
     "open: look the path up",
     "open: into the table",
     "open through the mount",

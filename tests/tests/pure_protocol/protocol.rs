@@ -1,6 +1,6 @@
 //! The model: which steps can be taken in a world, and what must never be.
 
-use crate::world::{OBJECTS, Object, Place, World};
+use crate::world::{OBJECTS, Object, Place, Reclaimer, World};
 use stateright::{Model, Property};
 use std::fmt;
 
@@ -40,6 +40,15 @@ pub(crate) enum Locks {
     Together,
 }
 
+/// When it is told that something else has taken the place of an entry between the look at it and the rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Swaps {
+    /// Right after the rename, as for trees, files and targets of a purge.
+    AtOnce,
+    /// By the confirmation, as for directories that only go while they are empty. Not in a makeshift batch.
+    Confirmed,
+}
+
 /// A way to break the protocol, to show that the model sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
@@ -53,6 +62,8 @@ pub(crate) enum Flaw {
     BelievesInDoubt,
     /// Nothing is looked at once more.
     NoConfirm,
+    /// What took the place of an entry is taken for it.
+    BelievesSwapped,
     /// Whatever has taken the name is replaced.
     RestoreReplaces,
     /// What an earlier pass left is removed as it is.
@@ -78,6 +89,7 @@ pub(crate) struct Protocol {
     /// The file system may be too full for a store.
     pub(crate) full: bool,
     pub(crate) locks: Locks,
+    pub(crate) swaps: Swaps,
     pub(crate) opening: Opening,
     /// Launchers open descriptors through their mounts.
     pub(crate) reopening: bool,
@@ -103,6 +115,7 @@ impl Protocol {
         owner: false,
         full: false,
         locks: Locks::Together,
+        swaps: Swaps::Confirmed,
         opening: Opening::AtOnce,
         reopening: false,
         looks: &[Look::Walk],
@@ -137,6 +150,12 @@ impl Protocol {
                 }
             }
             let (Some(object), true) = (world.at(name), self.owner) else { continue };
+            for (other, place) in (name + 1..self.names).filter_map(|place| Some((world.at(place)?, place))) {
+                let mut next = *world;
+                next.put(object, Place::Root(place));
+                next.put(other, Place::Root(name));
+                steps.push(Step::wild(Who::Owner, "exchange", Some(object), next));
+            }
             for free in (0..self.names).filter(|free| world.at(*free).is_none()) {
                 let mut next = *world;
                 next.put(object, Place::Root(free));
@@ -196,6 +215,7 @@ impl fmt::Debug for Step {
 pub(crate) const NO_DEAD_PIN: &str = "no live pin on a removed entry";
 pub(crate) const NOTHING_LOST: &str = "nothing is replaced";
 pub(crate) const ONE_INSIDE: &str = "at most one reclaimer inside a root";
+pub(crate) const ONLY_EXAMINED: &str = "leave is given only for what was examined";
 
 fn no_dead_pin(_: &Protocol, world: &World) -> bool {
     (0..OBJECTS as Object).all(|object| world.place(object) != Place::Gone || !world.is_pinned(object))
@@ -207,6 +227,11 @@ fn nothing_lost(_: &Protocol, world: &World) -> bool {
 
 fn one_inside(_: &Protocol, world: &World) -> bool {
     world.reclaimers.iter().filter(|reclaimer| reclaimer.is_inside()).count() <= 1
+}
+
+fn only_examined(_: &Protocol, world: &World) -> bool {
+    let is_examined = |reclaimer: &Reclaimer, object: Object| reclaimer.swapped & (1 << object) == 0;
+    world.reclaimers.iter().all(|reclaimer| reclaimer.confirmed.is_none_or(|object| is_examined(reclaimer, object)))
 }
 
 impl Model for Protocol {
@@ -224,7 +249,8 @@ impl Model for Protocol {
 
     fn actions(&self, world: &World, actions: &mut Vec<Step>) {
         // Nothing of interest comes after a violation, and a counterexample is to end with it.
-        if no_dead_pin(self, world) && nothing_lost(self, world) && one_inside(self, world) {
+        let holds = [no_dead_pin, nothing_lost, one_inside, only_examined].iter().all(|holds| holds(self, world));
+        if holds {
             actions.extend(self.steps(world));
         }
     }
@@ -238,6 +264,7 @@ impl Model for Protocol {
             Property::always(NO_DEAD_PIN, no_dead_pin),
             Property::always(NOTHING_LOST, nothing_lost),
             Property::always(ONE_INSIDE, one_inside),
+            Property::always(ONLY_EXAMINED, only_examined),
         ]
     }
 }

@@ -3,7 +3,7 @@
 //! Pins are shown by the evidence of a listing or not, as it happens: the live set may be as stale as it likes. So every
 //! name can be examined and condemned here, and safety rests on what comes after.
 
-use crate::protocol::{Flaw, Locks, Look, Protocol, Step, Who};
+use crate::protocol::{Flaw, Locks, Look, Protocol, Step, Swaps, Who};
 use crate::world::{Entered, GENERATIONS, Lock, Name, OBJECTS, Object, Phase, Place, Reclaimer, Then, World};
 
 impl Protocol {
@@ -235,18 +235,19 @@ impl Turn<'_> {
             Lock::Root => Place::Makeshift(name),
             _ => Place::Condemned(name),
         };
-        let found = self.world.at(name);
-        let mut next = match found {
-            None => self.with(Phase::List),
-            Some(found) if found == object => {
-                self.with_own(Reclaimer { phase: Phase::List, group: self.own.group | bit(object), ..self.own })
-            }
-            Some(found) => self.with(Phase::Swapped(found, name)),
+        let Some(found) = self.world.at(name) else {
+            return self.calm("condemn", Some(object), "vanished", self.with(Phase::List));
         };
-        if let Some(found) = found {
-            next.put(found, place);
-        }
-        self.calm("condemn", Some(object), if found.is_some() { "" } else { "vanished" }, next);
+        let is_swapped = found != object;
+        let at_once = self.protocol.swaps == Swaps::AtOnce || self.own.lock == Lock::Root;
+        let mut next = if is_swapped && at_once {
+            self.with(Phase::Swapped(found, name))
+        } else {
+            let swapped = self.own.swapped | if is_swapped { bit(found) } else { 0 };
+            self.with_own(Reclaimer { phase: Phase::List, group: self.own.group | bit(found), swapped, ..self.own })
+        };
+        next.put(found, place);
+        self.calm("condemn", Some(object), if is_swapped { "another one is there" } else { "" }, next);
     }
 
     fn swapped(&mut self, object: Object, name: Name) {
@@ -355,7 +356,8 @@ impl Turn<'_> {
     }
 
     fn restore(&mut self, object: Object, own: Reclaimer) {
-        let mut next = self.with_own(own);
+        // What has its name back is examined under it, and what stays is judged anew by the next pass.
+        let mut next = self.with_own(Reclaimer { swapped: own.swapped & !bit(object), ..own });
         let (Place::Condemned(name) | Place::Makeshift(name)) = self.world.place(object) else {
             // Another reclaimer has brought it to its end.
             return self.calm("restore", Some(object), "ENOENT", next);
@@ -391,6 +393,10 @@ impl Turn<'_> {
         if own.refused & bit(object) != 0 {
             let next = self.with_own(Reclaimer { back: own.back | bit(object), ..rest });
             return self.calm("end", Some(object), "denied", next);
+        }
+        if own.swapped & bit(object) != 0 && !self.protocol.has(Flaw::BelievesSwapped) {
+            let next = self.with_own(Reclaimer { back: own.back | bit(object), ..rest });
+            return self.calm("confirm", Some(object), "it is not what was examined", next);
         }
         self.calm("confirm", Some(object), "", self.with_own(Reclaimer { confirmed: Some(object), ..rest }));
     }

@@ -133,6 +133,8 @@ pub(crate) struct Reclaimer {
     pub(crate) refused: u8,
     /// Those that the hand is through with and that are to have their names back.
     pub(crate) back: u8,
+    /// Those of all these that took the place of what was examined.
+    pub(crate) swapped: u8,
     /// The entry that the hand has leave to remove.
     pub(crate) confirmed: Option<Object>,
     /// The generation of its clock.
