@@ -1,9 +1,15 @@
 //! Every fence, and the reason that it gives, through the binary.
 
-use reclaim_tests::{Actor, ConfigFile, Host, Mode, OrFail as _, Request, Root, Subject, cases, set_mode, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use reclaim_tests::{
+    Actor, ConfigFile, Host, Mode, OrFail as _, Reclaim, Request, Root, Subject, cases, is_stopped, private_host,
+    set_mode, wait_until,
+};
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -27,6 +33,9 @@ cases! {
 }
 
 const NOTHING: &[&Path] = &[];
+
+/// Enough entries for each step to be that of a large root, with a thread that looks ahead and one that removes.
+const MANY: usize = 600;
 
 fn with(host: &Host, mode: Mode, change: impl FnOnce(Root) -> Root) -> Subject {
     Subject::start_with(host, mode, &ConfigFile::write(host, [change(Root::of(host))]))
@@ -82,6 +91,62 @@ fn mode_fence(host: &Host, mode: Mode) {
     set_mode(&wider, 0o755);
     set_mode(&sticky, 0o1700);
     expect_kept(&subject, "mode", &[wider, sticky], &[stale]);
+}
+
+/// The fence that an entry comes to stop at, and by what.
+type Change = (&'static str, fn(&Path));
+
+/// Whoever has an entry open may change it while no path leads to it.
+#[test]
+fn what_somebody_changes_while_it_lies_condemned_is_given_back() {
+    private_host(|host| {
+        let config = ConfigFile::write(host, [Root::of(host).text("mode", "0700").text("owner", "root")]);
+        let changes: [Change; 2] =
+            [("mode", |path| set_mode(path, 0o750)), ("owner", |path| chown(path, Some(1000), None).or_fail("chown"))];
+        for (reason, change) in changes {
+            wait_until("a sweep with evidence", Duration::from_secs(60), || {
+                (0..MANY).for_each(|index| set_mode(&host.make_dir(format!("root/entry-{index}")), 0o700));
+                let (entry, told) = changed_while_condemned(host, &config, change);
+                assert!(entry.is_dir(), "{} has gone: {told:?}", entry.display());
+                let name = entry.file_name().or_fail("a name").to_string_lossy();
+                let of_entry = told.iter().find(|line| line["type"] == "entry" && line["name"] == *name);
+                let of_entry = of_entry.or_fail("what became of it");
+                assert_eq!(of_entry["verdict"], "restored", "{of_entry}");
+                let is_told = of_entry["reason"] == reason;
+                let left = fs::read_dir(host.root()).or_fail("list the root").count();
+                fs::remove_dir(&entry).or_fail("start again");
+                (is_told && left == 1).then_some(())
+            });
+        }
+    });
+}
+
+/// Sweeps, and changes one entry each time that some lie condemned, the same one. Its path, and what the sweep told.
+fn changed_while_condemned(host: &Host, config: &ConfigFile, change: fn(&Path)) -> (PathBuf, Vec<serde_json::Value>) {
+    let reclaim = Reclaim::with(config).variable("RECLAIM_TEST_STOP", "after-condemn");
+    let mut command = reclaim.command(&["--json", "-v", "sweep"]);
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut sweep = command.spawn().or_fail("start a sweep");
+    let pid = Pid::from_raw(i32::try_from(sweep.id()).or_fail("a pid"));
+    let mut output = sweep.stdout.take().or_fail("its output");
+    let said = std::thread::spawn(move || std::io::read_to_string(&mut output).or_fail("what it says"));
+    let mut entry = None;
+    wait_until("a sweep to end", Duration::from_secs(60), || {
+        if is_stopped(pid) {
+            entry.get_or_insert_with(|| {
+                let list = |path: &Path| fs::read_dir(path).or_fail("list").flatten().map(|entry| entry.path());
+                let condemned = list(&host.root().join(".reclaim")).flat_map(|batch| list(&batch).collect::<Vec<_>>());
+                let condemned = condemned.min().or_fail("a condemned entry");
+                change(&condemned);
+                host.root().join(condemned.file_name().or_fail("a name"))
+            });
+            kill(pid, Signal::SIGCONT).or_fail("let it go on");
+        }
+        sweep.try_wait().or_fail("wait for it")
+    });
+    let Ok(said) = said.join() else { panic!("what it says cannot be read") };
+    let told = said.lines().map(|line| serde_json::from_str(line).or_fail("a line of JSON")).collect();
+    (entry.or_fail("it condemned something"), told)
 }
 
 fn owner(host: &Host, mode: Mode) {
