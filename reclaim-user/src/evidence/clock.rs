@@ -12,7 +12,7 @@ use aya::maps::{HashMap, MapData};
 use reclaim_ebpf::abi::{
     COUNTER_ENTERED, COUNTER_GENERATION, COUNTER_GENERATION_ENTERED, COUNTER_GENERATION_LEFT, COUNTER_HOOK_ENTERED,
     COUNTER_HOOK_LEFT, COUNTER_LEFT, COUNTER_LOST, COUNTER_MISSED, COUNTER_OUTSIDE, COUNTER_SEQUENCE,
-    COUNTER_UNTRACKED, GENERATIONS, HOOK_SLOTS, IN_FLIGHT_SIZE,
+    COUNTER_UNTRACKED, EVERYBODY, GENERATIONS, HOOK_SLOTS, IN_FLIGHT_SIZE,
 };
 
 use super::returns::{Misses, Returns};
@@ -202,7 +202,14 @@ impl Clock {
         while !state.stragglers.are_seen_outside() && pause.take().is_some() {}
         // Whoever has left by now is seen by the baseline, which is taken after attaching.
         state.stragglers.take_left();
-        if let Some(outside) = state.stragglers.outside() {
+        self.note_outside(&state);
+    }
+
+    /// Tells the programs whose calls from before them need not be looked for.
+    fn note_outside(&self, state: &State) {
+        if self.counters.load(COUNTER_OUTSIDE) != EVERYBODY
+            && let Some(outside) = state.stragglers.outside()
+        {
             self.counters.store(COUNTER_OUTSIDE, outside);
         }
     }
@@ -290,6 +297,7 @@ impl Clock {
                 Left::Some(why) => pause.take().ok_or(Undone::Unknown(why))?,
             }
         }
+        self.note_outside(state);
         self.note_from_before(state);
         state.unsure.take().map_or(Ok(()), |why| Err(Undone::Unsure(why)))
     }

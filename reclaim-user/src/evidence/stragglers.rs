@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use reclaim_ebpf::abi::EVERYBODY;
@@ -25,6 +26,42 @@ const SETTLING: Duration = Duration::from_millis(250);
 /// Looks by /proc alone at threads that run: most of them sleep before long, and loading what asks the kernel takes longer.
 const LOOKS_BEFORE_ASKING: u32 = 8;
 
+/// What tells of threads that /proc does not tell of.
+#[derive(Debug)]
+enum Kernel {
+    /// It is not needed, or not to be had.
+    Unasked,
+    /// It is being loaded, beside all else that has to be done by then.
+    Loading(JoinHandle<Result<Inside, ReferenceError>>),
+    Loaded(Inside),
+}
+
+impl Kernel {
+    fn load() -> Self {
+        let loading = Builder::new().name("inside".into()).spawn(Inside::load);
+        loading.map_or(Self::Unasked, Self::Loading)
+    }
+
+    /// The calls that threads are inside; none where that is not told, or not yet.
+    fn look(&mut self) -> Option<Calls> {
+        if matches!(self, Self::Loading(thread) if thread.is_finished()) {
+            self.wait();
+        }
+        let Self::Loaded(inside) = self else { return None };
+        inside.look().inspect_err(|error| debug!("the kernel does not tell of threads: {}", chain(error))).ok()
+    }
+
+    /// Waits until it is loaded, where it is being loaded.
+    fn wait(&mut self) {
+        if let Self::Loading(thread) = std::mem::replace(self, Self::Unasked) {
+            match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+                Ok(inside) => *self = Self::Loaded(inside),
+                Err(error) => debug!("the kernel does not tell of threads: {}", chain(&error)),
+            }
+        }
+    }
+}
+
 /// Whether the threads have left.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Left {
@@ -36,10 +73,10 @@ pub(super) enum Left {
 #[derive(Debug)]
 pub(super) struct Stragglers {
     threads: BTreeMap<(u32, u32), Seen>,
-    /// Threads that nothing tells of. A process whose threads cannot be listed counts as one.
-    unreadable: u64,
+    /// Threads that nothing has told of: each by itself, or all of a process whose threads cannot be listed.
+    unreadable: Vec<(u32, Option<u32>)>,
     /// What tells of threads that /proc does not tell of, as long as there are any to ask about.
-    kernel: Option<Inside>,
+    kernel: Kernel,
     /// How often they were looked at again.
     looks: u32,
     /// Threads that have been seen outside since that was last asked.
@@ -105,8 +142,8 @@ impl Stragglers {
     /// Looks at every thread of the host.
     pub(super) fn look() -> Self {
         let (threads, since) = (BTreeMap::new(), Instant::now());
-        let mut found = Self { threads, unreadable: 0, kernel: None, looks: 0, left: 0, blind: None, since };
-        let mut unreadable = Vec::new();
+        let mut found =
+            Self { threads, unreadable: Vec::new(), kernel: Kernel::Unasked, looks: 0, left: 0, blind: None, since };
         let processes = match numbers_in("/proc".into()) {
             Ok(processes) => processes,
             Err(error) => {
@@ -117,41 +154,35 @@ impl Stragglers {
         for process in processes {
             match numbers_in(format!("/proc/{process}/task").into()) {
                 Ok(threads) => {
-                    let is_unreadable = |thread: &u32| !found.look_at(process, *thread);
-                    unreadable.extend(threads.into_iter().filter(is_unreadable).map(|thread| (process, Some(thread))));
+                    threads.into_iter().for_each(|thread| found.look_at(process, thread));
                 }
                 Err(error) if is_gone(&error) => {}
-                Err(_) => unreadable.push((process, None)),
+                Err(_) => found.unreadable.push((process, None)),
             }
         }
-        found.ask_the_kernel(&unreadable);
+        if !found.unreadable.is_empty() {
+            found.kernel = Kernel::load();
+        }
         found
     }
 
-    /// Looks at threads that /proc does not tell of, each by itself or all of a process.
-    fn ask_the_kernel(&mut self, unreadable: &[(u32, Option<u32>)]) {
-        if unreadable.is_empty() {
+    /// Looks for the first time at threads that /proc does not tell of, once the kernel answers.
+    fn ask_about_unreadable(&mut self) {
+        if self.unreadable.is_empty() {
             return;
         }
-        let asked = Inside::load().and_then(|mut kernel| kernel.look().map(|calls| (kernel, calls)));
-        match asked {
-            Ok((kernel, calls)) => {
-                let is_asked_about = |(process, thread): (u32, u32)| {
-                    unreadable.contains(&(process, Some(thread))) || unreadable.contains(&(process, None))
-                };
-                let before = self.threads.len();
-                for (whose, call) in calls.into_iter().filter(|(whose, _)| is_asked_about(*whose)) {
-                    // Ticks that are not known never show that it was outside.
-                    let seen = Seen::inside(call, whose.0, user_ticks(whose).unwrap_or(u64::MAX));
-                    self.threads.extend(seen.map(|seen| (whose, seen)));
-                }
-                self.kernel = (self.threads.len() > before).then_some(kernel);
-            }
-            Err(error) => {
-                debug!("threads that /proc does not tell of are given time: {}", chain(&error));
-                self.unreadable = unreadable.len() as u64;
+        let Some(calls) = self.kernel.look() else { return };
+        for (whose, call) in calls {
+            let (process, thread) = whose;
+            let is_asked_about =
+                |asked: &(u32, Option<u32>)| *asked == (process, Some(thread)) || *asked == (process, None);
+            if self.unreadable.iter().any(is_asked_about) {
+                // Ticks that are not known never show that it was outside.
+                let seen = Seen::inside(call, process, user_ticks(whose).unwrap_or(u64::MAX));
+                self.threads.extend(seen.map(|seen| (whose, seen)));
             }
         }
+        self.unreadable.clear();
     }
 
     /// Whether every thread that may be looked at was seen outside, after looking again.
@@ -167,19 +198,19 @@ impl Stragglers {
 
     /// Looks again at those not seen outside yet.
     pub(super) fn look_again(&mut self) -> Left {
+        self.ask_about_unreadable();
         self.looks = self.looks.saturating_add(1);
-        let is_told = |seen: &Seen| seen.is_inside();
-        if self.looks == LOOKS_BEFORE_ASKING && self.kernel.is_none() && !self.threads.values().all(is_told) {
-            let refused =
-                |error: &ReferenceError| debug!("threads that run are looked at again and again: {}", chain(error));
-            self.kernel = Inside::load().inspect_err(refused).ok();
+        let goes_on = |seen: &Seen| !seen.is_inside();
+        let is_unasked = matches!(self.kernel, Kernel::Unasked);
+        if self.looks == LOOKS_BEFORE_ASKING && is_unasked && self.threads.values().any(goes_on) {
+            self.kernel = Kernel::load();
         }
         let before = self.threads.len();
         let Self { threads, kernel, .. } = self;
         // Asked once at most: the whole host is looked at.
         let mut calls: Option<Option<Calls>> = None;
         let mut call_of = |whose| {
-            let calls = calls.get_or_insert_with(|| kernel.as_mut().and_then(|kernel| kernel.look().ok()));
+            let calls = calls.get_or_insert_with(|| kernel.look());
             calls.as_ref().map(|calls| calls.get(&whose).copied())
         };
         threads.retain(|&(process, thread), seen| match observe(process, thread) {
@@ -195,8 +226,8 @@ impl Stragglers {
                 (None, Ok(None) | Err(_)) => true,
             },
         });
-        if threads.is_empty() {
-            *kernel = None;
+        if threads.is_empty() && self.unreadable.is_empty() {
+            *kernel = Kernel::Unasked;
         }
         self.left += (before - self.threads.len()) as u64;
         // Those that can pin nothing are not waited for. That they have left is still of interest: nobody else may see it.
@@ -214,7 +245,7 @@ impl Stragglers {
         if self.is_settling() {
             return Left::Some(format!(
                 "{} threads may not be looked at and are given {} ms to leave a call",
-                self.unreadable,
+                self.unreadable.len(),
                 SETTLING.as_millis()
             ));
         }
@@ -236,8 +267,9 @@ impl Stragglers {
     }
 
     /// Whether there are threads that may not be looked at and that still have time to leave a call.
-    pub(super) fn is_settling(&self) -> bool {
-        (self.unreadable > 0 || self.blind.is_some()) && self.since.elapsed() < SETTLING
+    pub(super) fn is_settling(&mut self) -> bool {
+        self.ask_about_unreadable();
+        (!self.unreadable.is_empty() || self.blind.is_some()) && self.since.elapsed() < SETTLING
     }
 
     /// Whose threads have all been seen outside: everybody's, the number of this process for its own, or none when that is
@@ -250,35 +282,36 @@ impl Stragglers {
         if !Procfs::open().is_ok_and(|procfs| procfs.shows_initial_pid_namespace()) {
             return None;
         }
-        let everybody = self.unreadable == 0 && self.threads.is_empty();
+        let everybody = self.unreadable.is_empty() && self.threads.is_empty();
         // Whoever may look at some threads only may look at those of its own process.
         Some(if everybody { EVERYBODY } else { own.into() })
     }
 
     /// What could not be looked at.
-    pub(super) fn weakness(&self) -> Option<String> {
+    pub(super) fn weakness(&mut self) -> Option<String> {
+        self.kernel.wait();
+        self.ask_about_unreadable();
         match &self.blind {
             Some(why) => Some(why.clone()),
-            None => (self.unreadable > 0).then(|| {
+            None => (!self.unreadable.is_empty()).then(|| {
                 format!(
                     "{} threads may not be looked at (/proc/<pid>/syscall needs the rights of ptrace); a call that they were in \
                      before the mount clock counted was given {} ms",
-                    self.unreadable,
+                    self.unreadable.len(),
                     SETTLING.as_millis()
                 )
             }),
         }
     }
 
-    /// False where it cannot be told.
-    fn look_at(&mut self, process: u32, thread: u32) -> bool {
+    fn look_at(&mut self, process: u32, thread: u32) {
         match observe(process, thread) {
-            Ok(None) => true,
+            Ok(None) => {}
             Ok(Some(seen)) => {
                 self.threads.insert((process, thread), seen);
-                true
             }
-            Err(error) => is_gone(&error),
+            Err(error) if is_gone(&error) => {}
+            Err(_) => self.unreadable.push((process, Some(thread))),
         }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 /// Names that the thread is given at a time.
-const CHUNK: usize = 128;
+const CHUNK: usize = 256;
 
 /// Chunks that are under way at most. Their entries are locked and open, so there must not be many.
 const CHUNKS: usize = 4;

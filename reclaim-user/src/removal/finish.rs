@@ -104,7 +104,7 @@ pub(super) struct Proven {
 }
 
 /// Entries that are taken at a time. Whoever takes them brings them to their ends, whatever else happens.
-const HANDFUL: usize = 16;
+const HANDFUL: usize = 64;
 
 /// Proven entries that nobody has taken yet. Two threads take them from its two ends: entries of one batch lie side by
 /// side, and two threads that remove from one directory wait for each other.

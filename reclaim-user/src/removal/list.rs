@@ -110,6 +110,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
             }
             self.breathe();
             self.collect();
+            if listing.left() >= WORTH_A_THREAD && !self.options.dry_run {
+                self.evidence.prepare();
+            }
             // Names of the pile are looked at even then: there are no more of them than its threshold.
             // One piece is always made: else a start that takes all of the budget would leave every pass where it began. Who
             // calls a pass off sees to that himself.
@@ -219,9 +222,6 @@ impl<E: EvidenceSource> Pass<'_, E> {
             if work.group.is_full(most) || (step % STRIDE == 0 && Instant::now() >= until) {
                 break;
             }
-        }
-        if work.ahead.is_some() && !options.dry_run {
-            evidence.prepare();
         }
         Ok(())
     }

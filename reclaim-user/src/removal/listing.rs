@@ -63,6 +63,11 @@ impl Listing {
         Ok(self.next < self.names.len())
     }
 
+    /// Names that were read and not given yet.
+    pub(super) fn left(&self) -> usize {
+        self.names.len() - self.next
+    }
+
     /// The next name, and the place behind it.
     pub(super) fn next(&mut self) -> Option<(&CStr, i64)> {
         let (_, _, place) = self.names.get(self.next)?;

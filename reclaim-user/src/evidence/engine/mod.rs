@@ -26,6 +26,7 @@ use super::layouts;
 use super::mount_fence::MountFence;
 use super::probes::{ProbeError, ProbeOptions, Probes, Rung, Rungs};
 use super::references::Finder;
+use super::references::layout::forget_iterator_types;
 use super::scan::{self, ScanError, ScanOptions, Scanner};
 use super::source::{CondemnedIn, EvidenceSource, Settled, View};
 use super::walk::Walker;
@@ -226,6 +227,7 @@ impl Engine {
         }
         if span == Span::Service {
             // The kernel's type information alone was many times what stays.
+            forget_iterator_types();
             heap::give_back();
         }
         Ok(engine)
@@ -259,6 +261,7 @@ impl Engine {
         if let Some(Err(error)) = self.walker.as_mut().map(Walker::shrink) {
             debug!("the walk keeps the room that it has: {}", error_chain(&error));
         }
+        forget_iterator_types();
         heap::give_back();
     }
 
@@ -431,7 +434,7 @@ impl EvidenceSource for Engine {
     }
 
     fn is_settling(&self) -> bool {
-        self.clock().is_some_and(Clock::is_settling)
+        self.clock().is_some_and(Clock::is_settling) || self.finder.is_loading()
     }
 
     fn prepare(&mut self) {

@@ -3,18 +3,17 @@
 
 pub(super) mod layout;
 
-use super::btf;
 use super::lacking::lacks;
 use super::layouts;
 use super::object::{self, Given};
 use super::probes::hooks;
 use super::procfs::Procfs;
-use super::references::layout::ITERATOR;
+use super::references::layout::iterator_types;
 use super::references::{ReferenceError, drive};
 use super::stragglers::Call;
+use aya::Ebpf;
 use aya::maps::{Array, MapData};
 use aya::programs::Iter;
-use aya::{Btf, Ebpf};
 use reclaim_ebpf::inside_abi::{
     INSIDE_ARGUMENTS, INSIDE_BITS_GLOBAL, INSIDE_LAYOUT_GLOBAL, INSIDE_OUTPUT_MAP, INSIDE_PROGRAM, INSIDE_RECORDS,
     INSIDE_STATE_MAP, INSIDE_WORDS, InsideRecord, InsideState,
@@ -55,8 +54,7 @@ impl Inside {
         let layouts = layouts::of_running_kernel()?;
         let layout = layout::bytes(&layouts.inside.clone()?);
         let number = layouts.references.clone()?.iterator.filter(|_| !lacks("inside"));
-        let types = btf::only(ITERATOR, number.ok_or(ReferenceError::NoIterator)?)?;
-        let types = Btf::parse(&types, aya::Endianness::default())?;
+        let types = iterator_types(number.ok_or(ReferenceError::NoIterator)?)?;
         let bits: Vec<u8> = bits().into_iter().flat_map(u64::to_ne_bytes).collect();
         let given = Given {
             globals: &[(INSIDE_LAYOUT_GLOBAL, &layout), (INSIDE_BITS_GLOBAL, &bits)],

@@ -2,7 +2,7 @@
 
 use super::layout::{self, ReferenceTypes};
 use super::{Found, add, known_answer};
-use crate::evidence::btf::{self, LayoutError};
+use crate::evidence::btf::LayoutError;
 use crate::evidence::lacking::lacks;
 use crate::evidence::layouts;
 use crate::evidence::object::{self, Given};
@@ -14,7 +14,7 @@ use crate::model::reference::{Reference, ReferenceKind};
 use aya::maps::{Array, HashMap, MapData, MapError};
 use aya::programs::links::LinkError;
 use aya::programs::{Iter, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
-use aya::{Btf, BtfError, Ebpf, EbpfError};
+use aya::{BtfError, Ebpf, EbpfError};
 use reclaim_ebpf::reference_abi::{
     REFERENCE_BASE_PROGRAM, REFERENCE_BASE_SLOTS, REFERENCE_BASES_MAP, REFERENCE_COUNT_PROGRAM, REFERENCE_COUNTED,
     REFERENCE_EXECUTABLE, REFERENCE_FILE, REFERENCE_FILLED, REFERENCE_LAYOUT_GLOBAL, REFERENCE_OUTPUT_MAP,
@@ -204,8 +204,7 @@ impl Iterators {
         let ReferenceTypes { layout, iterator: number } = layouts::of_running_kernel()?.references.clone()?;
         let layout = layout::bytes(&layout);
         let number = number.filter(|_| !lacks("references"));
-        let types = btf::only(layout::ITERATOR, number.ok_or(ReferenceError::NoIterator)?)?;
-        let types = Btf::parse(&types, aya::Endianness::default())?;
+        let types = layout::iterator_types(number.ok_or(ReferenceError::NoIterator)?)?;
         let given = Given { globals: &[(REFERENCE_LAYOUT_GLOBAL, &layout)], sizes: &[(REFERENCE_OUTPUT_MAP, room)] };
         let mut programs = object::load(&given).map_err(|error| ReferenceError::Load(Box::new(error)))?;
         iterator(&mut programs)?.load("task", &types).map_err(refused(REFERENCE_TASK_PROGRAM))?;

@@ -1,10 +1,32 @@
 //! Where the structures that lead to references keep their members.
 
-use crate::evidence::btf::{LayoutError, Types};
+use super::ReferenceError;
+use crate::evidence::btf::{self, LayoutError, Types};
+use aya::Btf;
 use reclaim_ebpf::reference_abi::ReferenceLayout;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The type of the kernel that the iterator over threads belongs to.
 pub(in crate::evidence) const ITERATOR: &str = "bpf_iter_task";
+
+/// The type information that programs of the iterator are loaded with. It takes some megabytes and is the same for all of
+/// them, so it is kept from one to the next.
+static KEPT: Mutex<Option<Arc<Btf>>> = Mutex::new(None);
+
+/// The type information that a program of the iterator over threads is loaded with, given the iterator's number.
+pub(in crate::evidence) fn iterator_types(number: u32) -> Result<Arc<Btf>, ReferenceError> {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(types) = &*kept {
+        return Ok(Arc::clone(types));
+    }
+    let types = Btf::parse(&btf::only(ITERATOR, number)?, aya::Endianness::default())?;
+    Ok(Arc::clone(kept.insert(Arc::new(types))))
+}
+
+/// Gives the memory of [`iterator_types`] back, until they are asked for again.
+pub(in crate::evidence) fn forget_iterator_types() {
+    *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
 
 /// What the programs need to know of a kernel.
 #[derive(Clone, Debug)]

@@ -120,6 +120,12 @@ impl Finder {
         }
     }
 
+    /// Whether the first look would have to wait for what is being loaded.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        matches!(&self.means, Means::Loading(thread) if !thread.is_finished())
+    }
+
     /// Whether the kernel tells of references itself; where it does not, /proc is read.
     pub fn answer(&mut self) -> Answer {
         self.choose();
