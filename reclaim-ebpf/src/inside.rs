@@ -104,6 +104,12 @@ fn look(state: &mut InsideState, task: usize, registers: usize) -> Option<()> {
         record.arguments[index] = read(registers + at)?;
         index += 1;
     }
+    let status: u32 = read(task + offset!(task_status))?;
+    record.is_32 = u64::from(status & offset!(status_32) as u32);
+    if record.is_32 != 0 {
+        let first: u64 = read(registers + offset!(regs_first_32))?;
+        record.arguments[0] = first & u64::from(u32::MAX);
+    }
     state.records += 1;
     Some(())
 }

@@ -48,10 +48,12 @@ pub struct InsideRecord {
     pub thread: u32,
     /// The number of the call.
     pub number: u64,
-    /// What it was called with.
+    /// What it was called with; of a caller of 32 bits the first argument alone is right.
     pub arguments: [u64; INSIDE_ARGUMENTS],
     /// The stack pointer outside the kernel.
     pub stack: u64,
+    /// Not 0 for a call by a number of callers of 32 bits.
+    pub is_32: u64,
 }
 
 /// Byte offsets of kernel structure members, looked up in the running kernel's BTF by userspace.
@@ -66,10 +68,16 @@ pub struct InsideLayout {
     pub task_flags: u32,
     /// `task_struct.exit_state`.
     pub task_exit: u32,
+    /// `task_struct.thread_info.status` on x86-64.
+    pub task_status: u32,
+    /// The bits of it that tell of a call by a number of callers of 32 bits; 0 where no such calls are told apart.
+    pub status_32: u32,
     /// The number of the call in `pt_regs`.
     pub regs_number: u32,
     /// The stack pointer there.
     pub regs_stack: u32,
+    /// The first argument there of a caller of 32 bits.
+    pub regs_first_32: u32,
     /// The arguments there, each by itself.
     pub regs_arguments: [u32; INSIDE_ARGUMENTS],
 }
@@ -78,4 +86,4 @@ pub struct InsideLayout {
 pub const INSIDE_LAYOUT_WORDS: usize = core::mem::size_of::<InsideLayout>() / 4;
 
 const _: () = assert!(core::mem::size_of::<InsideState>() == 24);
-const _: () = assert!(core::mem::size_of::<InsideRecord>() == 72);
+const _: () = assert!(core::mem::size_of::<InsideRecord>() == 80);

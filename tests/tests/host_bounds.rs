@@ -155,7 +155,7 @@ fn sweep_slowly(reclaim: &Reclaim) -> (Pass, String) {
 fn trees_that_there_is_no_time_for_are_left_to_the_next_pass() {
     for count in [3_u64, 600] {
         private_host(move |host| {
-            let config = ConfigFile::write(host, [Root::of(host).text("remove", "tree")]).budget("1ms");
+            let config = ConfigFile::write(host, [Root::of(host).text("remove", "tree")]).budget("500ms");
             let reclaim = Reclaim::with(&config).evidence("scan");
             for tree in 0..count {
                 for file in 0..3 {

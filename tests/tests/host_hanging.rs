@@ -97,18 +97,28 @@ fn a_call_from_before_a_sweep_gives_what_is_empty_back() {
 /// at others, root included.
 #[test]
 fn a_call_of_a_process_that_may_not_be_looked_at_gives_what_is_empty_back() {
+    in_turn(|host| a_call_that_the_kernel_tells_of(host, |reclaim| reclaim));
+}
+
+/// Its answer is waited for, however long it takes to load what asks it.
+#[test]
+fn a_call_that_the_kernel_tells_of_late_gives_what_is_empty_back() {
     in_turn(|host| {
-        let (live, stale) = (host.entry("live"), host.entry("stale"));
-        let hanging = Hanging::bind(host, &live);
-        let config = ConfigFile::write(host, [Root::of(host)]);
-        // Trees are kept by then, for the mount tables of others cannot be read either.
-        let reclaim = Reclaim::with(&config).within(LIMIT).without_ptrace();
-        let (pass, said) = sweep(&reclaim);
-        names(&said, "mount", hanging.pid());
-        assert_eq!((&pass["removed"], &pass["restored"]), (&json!(0), &json!(2)), "{pass}");
-        hanging.works_in_the_end(&live);
-        goes_in_the_end(&reclaim, &stale);
+        a_call_that_the_kernel_tells_of(host, |reclaim| reclaim.variable("RECLAIM_TEST_DISABLE", "inside-late"));
     });
+}
+
+fn a_call_that_the_kernel_tells_of(host: &Host, with: impl FnOnce(Reclaim) -> Reclaim) {
+    let (live, stale) = (host.entry("live"), host.entry("stale"));
+    let hanging = Hanging::bind(host, &live);
+    let config = ConfigFile::write(host, [Root::of(host)]);
+    // Trees are kept by then, for the mount tables of others cannot be read either.
+    let reclaim = with(Reclaim::with(&config).within(LIMIT).without_ptrace());
+    let (pass, said) = sweep(&reclaim);
+    names(&said, "mount", hanging.pid());
+    assert_eq!((&pass["removed"], &pass["restored"]), (&json!(0), &json!(2)), "{pass}");
+    hanging.works_in_the_end(&live);
+    goes_in_the_end(&reclaim, &stale);
 }
 
 #[test]

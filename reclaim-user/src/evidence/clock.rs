@@ -286,6 +286,9 @@ impl Clock {
         self.note_runs(state, runs);
         let untracked = self.counters.load(COUNTER_UNTRACKED) + state.runs_missed;
         if untracked != state.untracked {
+            // Who has left since the last look is not forgotten with it.
+            state.stragglers.look_again();
+            self.note_from_before(state);
             // The clock lost track of somebody: ask the kernel about each thread, as for the time before attaching.
             state.stragglers = Stragglers::look();
             state.untracked = untracked;

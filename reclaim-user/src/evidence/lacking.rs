@@ -10,6 +10,7 @@
 //! - `walk-answer`: the walk does not find the mount that is made for it;
 //! - `clock`: nothing tells of mount calls in flight;
 //! - `inside`: the kernel does not tell of threads that /proc does not tell of;
+//! - `inside-late`: it does so late;
 //! - `inside-answer`: the look at them does not meet the call that it is made by;
 //! - `nslist`, `listmount`, `setns`: see [`ScanOptions`](super::scan::ScanOptions);
 //! - `fentry`, `kprobe`, `tracepoint`, `every-syscall`: see [`Rungs`](super::probes::Rungs);

@@ -26,6 +26,9 @@ const SETTLING: Duration = Duration::from_millis(250);
 /// Looks by /proc alone at threads that run: most of them sleep before long, and loading what asks the kernel takes longer.
 const LOOKS_BEFORE_ASKING: u32 = 8;
 
+/// Looks of the kernel's that fail in a row before it is not asked any more.
+const MOST_FAILURES: u32 = 3;
+
 /// What tells of threads that /proc does not tell of.
 #[derive(Debug)]
 enum Kernel {
@@ -33,13 +36,16 @@ enum Kernel {
     Unasked,
     /// It is being loaded, beside all else that has to be done by then.
     Loading(JoinHandle<Result<Inside, ReferenceError>>),
-    Loaded(Inside),
+    /// It is loaded, and its last looks failed so many times in a row.
+    Loaded(Box<Inside>, u32),
+    /// It was tried, and is not to be had.
+    Refused,
 }
 
 impl Kernel {
     fn load() -> Self {
         let loading = Builder::new().name("inside".into()).spawn(Inside::load);
-        loading.map_or(Self::Unasked, Self::Loading)
+        loading.map_or(Self::Refused, Self::Loading)
     }
 
     /// The calls that threads are inside; none where that is not told, or not yet.
@@ -47,15 +53,36 @@ impl Kernel {
         if matches!(self, Self::Loading(thread) if thread.is_finished()) {
             self.wait();
         }
-        let Self::Loaded(inside) = self else { return None };
-        inside.look().inspect_err(|error| debug!("the kernel does not tell of threads: {}", chain(error))).ok()
+        let Self::Loaded(inside, failed) = self else { return None };
+        match inside.look() {
+            Ok(calls) => {
+                *failed = 0;
+                Some(calls)
+            }
+            Err(error) => {
+                debug!("the kernel does not tell of threads: {}", chain(&error));
+                *failed += 1;
+                if *failed >= MOST_FAILURES {
+                    *self = Self::Refused;
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether it may tell before long of what it has not told yet.
+    fn may_tell(&self) -> bool {
+        matches!(self, Self::Loading(_) | Self::Loaded(..))
     }
 
     /// Waits until it is loaded, where it is being loaded.
     fn wait(&mut self) {
-        if let Self::Loading(thread) = std::mem::replace(self, Self::Unasked) {
+        if !matches!(self, Self::Loading(_)) {
+            return;
+        }
+        if let Self::Loading(thread) = std::mem::replace(self, Self::Refused) {
             match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
-                Ok(inside) => *self = Self::Loaded(inside),
+                Ok(inside) => *self = Self::Loaded(Box::new(inside), 0),
                 Err(error) => debug!("the kernel does not tell of threads: {}", chain(&error)),
             }
         }
@@ -99,12 +126,15 @@ impl Seen {
     /// Inside a call; none for one that is not of the mount class.
     fn inside(call: Call, process: u32, user_ticks: u64) -> Option<Self> {
         let counts = |hook: &Hook| makes_namespace(*hook, call.arguments[0], process);
-        let hook = hooks::hook_of(call.number).filter(counts);
-        // Nothing says whose numbers these are. A caller of 32 bits has arguments of 32 bits, which few others have.
-        let hook = hook.or_else(|| {
-            let narrow = call.arguments.iter().all(|&argument| argument <= u64::from(u32::MAX));
-            hooks::hook_of_32(call.number).filter(|_| narrow).filter(counts)
-        });
+        let by_64 = || hooks::hook_of(call.number).filter(counts);
+        let by_32 = || hooks::hook_of_32(call.number).filter(counts);
+        // A caller of 32 bits has arguments of 32 bits, which few others have.
+        let is_narrow = || call.arguments.iter().all(|&argument| argument <= u64::from(u32::MAX));
+        let hook = match call.is_32 {
+            Some(true) => by_32(),
+            Some(false) => by_64(),
+            None => by_64().or_else(|| is_narrow().then(by_32).flatten()),
+        };
         hook.map(|hook| Self { inside: Some((hook, call.stack)), user_ticks })
     }
 
@@ -182,6 +212,8 @@ impl Stragglers {
                 self.threads.extend(seen.map(|seen| (whose, seen)));
             }
         }
+        // Each may have been in a call, or not; and who has left by now, nobody saw return.
+        self.left += self.unreadable.len() as u64;
         self.unreadable.clear();
     }
 
@@ -200,15 +232,10 @@ impl Stragglers {
     pub(super) fn look_again(&mut self) -> Left {
         self.ask_about_unreadable();
         self.looks = self.looks.saturating_add(1);
-        let goes_on = |seen: &Seen| !seen.is_inside();
-        let is_unasked = matches!(self.kernel, Kernel::Unasked);
-        if self.looks == LOOKS_BEFORE_ASKING && is_unasked && self.threads.values().any(goes_on) {
-            self.kernel = Kernel::load();
-        }
         let before = self.threads.len();
         let Self { threads, kernel, .. } = self;
         // Asked once at most: the whole host is looked at.
-        let mut calls: Option<Option<Calls>> = None;
+        let (mut calls, mut is_untold): (Option<Option<Calls>>, bool) = (None, false);
         let mut call_of = |whose| {
             let calls = calls.get_or_insert_with(|| kernel.look());
             calls.as_ref().map(|calls| calls.get(&whose).copied())
@@ -222,11 +249,16 @@ impl Stragglers {
                     let ticks = || user_ticks((process, thread)).unwrap_or(0);
                     call.and_then(|call| Seen::inside(call, process, ticks())).is_some_and(|now| seen.is_still(now))
                 }
-                (None, Ok(Some(now))) => seen.is_still(now),
-                (None, Ok(None) | Err(_)) => true,
+                (None, told) => {
+                    is_untold = true;
+                    told.ok().flatten().is_none_or(|now| seen.is_still(now))
+                }
             },
         });
-        if threads.is_empty() && self.unreadable.is_empty() {
+        if is_untold && self.looks >= LOOKS_BEFORE_ASKING && matches!(kernel, Kernel::Unasked) {
+            *kernel = Kernel::load();
+        }
+        if threads.is_empty() && self.unreadable.is_empty() && matches!(kernel, Kernel::Loaded(..)) {
             *kernel = Kernel::Unasked;
         }
         self.left += (before - self.threads.len()) as u64;
@@ -269,7 +301,8 @@ impl Stragglers {
     /// Whether there are threads that may not be looked at and that still have time to leave a call.
     pub(super) fn is_settling(&mut self) -> bool {
         self.ask_about_unreadable();
-        (!self.unreadable.is_empty() || self.blind.is_some()) && self.since.elapsed() < SETTLING
+        let is_early = self.since.elapsed() < SETTLING;
+        (!self.unreadable.is_empty() && (is_early || self.kernel.may_tell())) || (self.blind.is_some() && is_early)
     }
 
     /// Whose threads have all been seen outside: everybody's, the number of this process for its own, or none when that is
@@ -373,6 +406,8 @@ pub(super) struct Call {
     pub(super) arguments: [u64; 6],
     /// The stack pointer outside the kernel.
     pub(super) stack: u64,
+    /// Whether the number is one of callers of 32 bits; none where that is not told.
+    pub(super) is_32: Option<bool>,
 }
 
 /// Reads a `syscall` file: number, six arguments, stack pointer and instruction pointer. None for a thread that runs.
@@ -383,13 +418,13 @@ fn parse(text: &str) -> Option<Call> {
     let hexadecimal = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
     let mut arguments = [0; 6];
     if number == -1 {
-        return Some(Call { number, arguments, stack: 0 });
+        return Some(Call { number, arguments, stack: 0, is_32: None });
     }
     for argument in &mut arguments {
         *argument = hexadecimal(words.next())?;
     }
     let stack = hexadecimal(words.next())?;
-    Some(Call { number, arguments, stack })
+    Some(Call { number, arguments, stack, is_32: None })
 }
 
 /// What a `stat` file says of a thread.
@@ -436,8 +471,11 @@ mod tests {
     fn syscall_lines_are_understood() {
         let line = "165 0x7f10 0x7f20 0x0 0x1000 0x0 0x0 0x7ffc12345678 0x7f00deadbeef\n";
         let arguments = [0x7f10, 0x7f20, 0, 0x1000, 0, 0];
-        assert_eq!(parse(line), Some(Call { number: 165, arguments, stack: 0x7ffc_1234_5678 }));
-        assert_eq!(parse("-1 0x7ffc0000 0x7f000000\n"), Some(Call { number: -1, arguments: [0; 6], stack: 0 }));
+        assert_eq!(parse(line), Some(Call { number: 165, arguments, stack: 0x7ffc_1234_5678, is_32: None }));
+        assert_eq!(
+            parse("-1 0x7ffc0000 0x7f000000\n"),
+            Some(Call { number: -1, arguments: [0; 6], stack: 0, is_32: None })
+        );
         assert_eq!(parse("running\n"), None);
         assert_eq!(parse(""), None);
         assert_eq!(parse("165 0x7f10"), None);

@@ -51,6 +51,9 @@ impl Inside {
         if !Procfs::open()?.shows_initial_pid_namespace() {
             return Err(ReferenceError::Unmet { what: "all tasks, from within a pid namespace".into() });
         }
+        if lacks("inside-late") {
+            std::thread::sleep(std::time::Duration::from_millis(800));
+        }
         let layouts = layouts::of_running_kernel()?;
         let layout = layout::bytes(&layouts.inside.clone()?);
         let number = layouts.references.clone()?.iterator.filter(|_| !lacks("inside"));
@@ -116,7 +119,8 @@ fn decoded(bytes: &[u8; RECORD]) -> ((u32, u32), Call) {
     }
     let number = i64::try_from(word(offset_of!(InsideRecord, number))).unwrap_or(-1);
     let whose = (half(offset_of!(InsideRecord, process)), half(offset_of!(InsideRecord, thread)));
-    (whose, Call { number, arguments, stack: word(offset_of!(InsideRecord, stack)) })
+    let is_32 = Some(word(offset_of!(InsideRecord, is_32)) != 0);
+    (whose, Call { number, arguments, stack: word(offset_of!(InsideRecord, stack)), is_32 })
 }
 
 fn program(programs: &mut Ebpf) -> Result<&mut Iter, ReferenceError> {
@@ -145,10 +149,10 @@ mod tests {
         let mut bytes = [0; RECORD];
         bytes[..4].copy_from_slice(&7_u32.to_ne_bytes());
         bytes[4..8].copy_from_slice(&8_u32.to_ne_bytes());
-        for (index, word) in [165_u64, 1, 2, 3, 4, 5, 6, 9].into_iter().enumerate() {
+        for (index, word) in [165_u64, 1, 2, 3, 4, 5, 6, 9, 2].into_iter().enumerate() {
             bytes[8 + index * 8..][..8].copy_from_slice(&word.to_ne_bytes());
         }
-        let call = Call { number: 165, arguments: [1, 2, 3, 4, 5, 6], stack: 9 };
+        let call = Call { number: 165, arguments: [1, 2, 3, 4, 5, 6], stack: 9, is_32: Some(true) };
         assert_eq!(decoded(&bytes), ((7, 8), call));
     }
 
