@@ -8,86 +8,20 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use reclaim_ebpf::abi::EVERYBODY;
 
-use super::inside::{Calls, Inside};
+use super::inside::{Calls, Kernel};
 use super::probes::hooks::{self, CLONE_NEWNS};
 use super::procfs::Procfs;
-use super::references::{ReferenceError, chain};
 use crate::model::event::{Hook, UncountedCall};
-use tracing::debug;
 
 /// How long a thread that may not be looked at is given to leave a call, from the moment of attaching.
 const SETTLING: Duration = Duration::from_millis(250);
 
 /// Looks by /proc alone at threads that run: most of them sleep before long, and loading what asks the kernel takes longer.
 const LOOKS_BEFORE_ASKING: u32 = 8;
-
-/// Looks of the kernel's that fail in a row before it is not asked any more.
-const MOST_FAILURES: u32 = 3;
-
-/// What tells of threads that /proc does not tell of.
-#[derive(Debug)]
-enum Kernel {
-    /// It is not needed, or not to be had.
-    Unasked,
-    /// It is being loaded, beside all else that has to be done by then.
-    Loading(JoinHandle<Result<Inside, ReferenceError>>),
-    /// It is loaded, and its last looks failed so many times in a row.
-    Loaded(Box<Inside>, u32),
-    /// It was tried, and is not to be had.
-    Refused,
-}
-
-impl Kernel {
-    fn load() -> Self {
-        let loading = Builder::new().name("inside".into()).spawn(Inside::load);
-        loading.map_or(Self::Refused, Self::Loading)
-    }
-
-    /// The calls that threads are inside; none where that is not told, or not yet.
-    fn look(&mut self) -> Option<Calls> {
-        if matches!(self, Self::Loading(thread) if thread.is_finished()) {
-            self.wait();
-        }
-        let Self::Loaded(inside, failed) = self else { return None };
-        match inside.look() {
-            Ok(calls) => {
-                *failed = 0;
-                Some(calls)
-            }
-            Err(error) => {
-                debug!("the kernel does not tell of threads: {}", chain(&error));
-                *failed += 1;
-                if *failed >= MOST_FAILURES {
-                    *self = Self::Refused;
-                }
-                None
-            }
-        }
-    }
-
-    /// Whether it may tell before long of what it has not told yet.
-    fn may_tell(&self) -> bool {
-        matches!(self, Self::Loading(_) | Self::Loaded(..))
-    }
-
-    /// Waits until it is loaded, where it is being loaded.
-    fn wait(&mut self) {
-        if !matches!(self, Self::Loading(_)) {
-            return;
-        }
-        if let Self::Loading(thread) = std::mem::replace(self, Self::Refused) {
-            match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
-                Ok(inside) => *self = Self::Loaded(Box::new(inside), 0),
-                Err(error) => debug!("the kernel does not tell of threads: {}", chain(&error)),
-            }
-        }
-    }
-}
 
 /// Whether the threads have left.
 #[derive(Debug, PartialEq, Eq)]

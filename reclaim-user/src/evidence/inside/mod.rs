@@ -1,7 +1,10 @@
 //! Threads inside mount-class calls, by the kernel's own iterator: of threads, too, that this process has no rights over, for
 //! which /proc/PID/syscall tells nothing.
 
+mod kernel;
 pub(super) mod layout;
+
+pub(super) use kernel::Kernel;
 
 use super::lacking::lacks;
 use super::layouts;
