@@ -50,6 +50,11 @@ impl Inside {
     /// # Errors
     /// When it cannot be used, with why.
     pub(super) fn load() -> Result<Self, ReferenceError> {
+        Self::looking_for(bits(), INSIDE_RECORDS)
+    }
+
+    /// For the calls whose numbers have a bit, with room for so many threads.
+    fn looking_for(bits: [u64; INSIDE_WORDS], room: u32) -> Result<Self, ReferenceError> {
         // The iterator goes over the tasks of the caller's pid namespace, by numbers of the first one.
         if !Procfs::open()?.shows_initial_pid_namespace() {
             return Err(ReferenceError::Unmet { what: "all tasks, from within a pid namespace".into() });
@@ -61,10 +66,10 @@ impl Inside {
         let layout = layout::bytes(&layouts.inside.clone()?);
         let number = layouts.references.clone()?.iterator.filter(|_| !lacks("inside"));
         let types = iterator_types(number.ok_or(ReferenceError::NoIterator)?)?;
-        let bits: Vec<u8> = bits().into_iter().flat_map(u64::to_ne_bytes).collect();
+        let bits: Vec<u8> = bits.into_iter().flat_map(u64::to_ne_bytes).collect();
         let given = Given {
             globals: &[(INSIDE_LAYOUT_GLOBAL, &layout), (INSIDE_BITS_GLOBAL, &bits)],
-            sizes: &[(INSIDE_OUTPUT_MAP, INSIDE_RECORDS)],
+            sizes: &[(INSIDE_OUTPUT_MAP, room)],
         };
         let mut programs = object::load(&given).map_err(|error| ReferenceError::Load(Box::new(error)))?;
         program(&mut programs)?.load("task", &types).map_err(ReferenceError::refused(INSIDE_PROGRAM))?;
@@ -114,13 +119,13 @@ fn bits() -> [u64; INSIDE_WORDS] {
 }
 
 fn decoded(bytes: &[u8; RECORD]) -> ((u32, u32), Call) {
-    let half = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
-    let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let half = |at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().expect("a member of the record"));
+    let word = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().expect("a member of the record"));
     let mut arguments = [0; INSIDE_ARGUMENTS];
     for (index, argument) in arguments.iter_mut().enumerate() {
         *argument = word(offset_of!(InsideRecord, arguments) + index * size_of::<u64>());
     }
-    let number = i64::try_from(word(offset_of!(InsideRecord, number))).unwrap_or(-1);
+    let number = word(offset_of!(InsideRecord, number)).cast_signed();
     let whose = (half(offset_of!(InsideRecord, process)), half(offset_of!(InsideRecord, thread)));
     let is_32 = Some(word(offset_of!(InsideRecord, is_32)) != 0);
     (whose, Call { number, arguments, stack: word(offset_of!(InsideRecord, stack)), is_32 })
@@ -157,6 +162,35 @@ mod tests {
         }
         let call = Call { number: 165, arguments: [1, 2, 3, 4, 5, 6], stack: 9, is_32: Some(true) };
         assert_eq!(decoded(&bytes), ((7, 8), call));
+    }
+
+    /// Any call does for the trial: here one that a thread of this process sleeps in.
+    #[test]
+    fn host_a_thread_is_told_with_its_call_and_more_than_there_is_room_for_are_not_told_at_all() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&reader);
+        let (say, hear) = std::sync::mpsc::channel();
+        let sleeping = std::thread::spawn(move || {
+            say.send(nix::unistd::gettid().as_raw().unsigned_abs()).unwrap();
+            std::io::Read::read(&mut &reader, &mut [0]).unwrap()
+        });
+        let whose = (std::process::id(), hear.recv().unwrap());
+        let mut read = [0; INSIDE_WORDS];
+        read[0] = 1 << libc::SYS_read;
+        let mut inside = Inside::looking_for(read, 1 << 16).unwrap();
+        let call = loop {
+            match inside.look().unwrap().get(&whose) {
+                Some(call) if call.number == libc::SYS_read => break *call,
+                _ => std::thread::yield_now(),
+            }
+        };
+        assert_eq!((call.arguments[0], call.arguments[2]), (u64::from(number.unsigned_abs()), 1));
+        assert_eq!(call.is_32, Some(false));
+        // The thread that looks is one, and this one is another.
+        assert!(Inside::looking_for(read, 1).unwrap().look().is_err());
+        drop(writer);
+        assert_eq!(sleeping.join().unwrap(), 0);
+        assert!(!inside.look().unwrap().contains_key(&whose));
     }
 
     #[test]
