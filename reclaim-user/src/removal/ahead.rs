@@ -1,8 +1,11 @@
 //! Looking ahead: the first look at names that the listing decides on next, on a thread of its own.
 //!
 //! The thread is given names and gives back what it found, with the lock on each entry that has passed so far. It asks no
-//! evidence and changes nothing. What it found may be a moment old when it is used: before anything is removed, evidence
-//! has compared it with what is there, or whatever can have changed since is looked at again.
+//! evidence. What it found may be a moment old when it is used: before anything is removed, evidence has compared it with
+//! what is there, or whatever can have changed since is looked at again.
+//!
+//! Where there are only two processors it takes on other work as well while no name waits for it: of three threads one
+//! would always be kept waiting, and mostly the one that all the others wait for.
 
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::leases;
@@ -11,11 +14,13 @@ use super::words::Words;
 use crate::config::RootConfig;
 use crate::model::verdict;
 use crate::sys::directory::open_child;
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// Names that the thread is given at a time.
 const CHUNK: usize = 256;
@@ -29,10 +34,30 @@ pub(super) type Listed = (CString, i64);
 /// A name that was looked at.
 pub(super) type Looked = (CString, i64, Result<Examined, Stop>);
 
+/// Work that the thread does between looks: a small part of it at a time, and whether there is more.
+pub(super) type Aside = Box<dyn FnMut() -> bool + Send>;
+
+/// What the thread is asked to do.
+enum Task {
+    Look(Vec<Listed>),
+    Aside(Aside),
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The next names, in the order that they were given in.
+    Looked(Vec<Looked>),
+    /// Not in time.
+    NotYet,
+    /// There are none.
+    Nothing,
+}
+
 /// The thread, and what is on its way.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    ask: Sender<Vec<Listed>>,
+    ask: Sender<Task>,
     answers: Receiver<Vec<Looked>>,
     thread: JoinHandle<()>,
     next: Vec<Listed>,
@@ -73,21 +98,36 @@ impl Ahead {
 
     fn send(&mut self) {
         // A thread that is gone is found out by waiting for its answer.
-        let _ = self.ask.send(std::mem::replace(&mut self.next, Vec::with_capacity(CHUNK)));
+        let _ = self.ask.send(Task::Look(std::mem::replace(&mut self.next, Vec::with_capacity(CHUNK))));
         self.under_way += 1;
     }
 
-    /// Waits for the next names, in the order that they were given in. None when there are none.
-    pub(super) fn answer(&mut self) -> Option<Vec<Looked>> {
+    /// Waits for the next names.
+    pub(super) fn answer(&mut self, limit: Duration) -> Answer {
         if self.under_way == 0 && !self.next.is_empty() {
             self.send();
         }
         if self.under_way == 0 {
-            return None;
+            return Answer::Nothing;
         }
-        let looked = self.answers.recv().ok();
-        self.under_way -= usize::from(looked.is_some());
-        looked
+        match self.answers.recv_timeout(limit) {
+            Ok(looked) => {
+                self.under_way -= 1;
+                Answer::Looked(looked)
+            }
+            Err(RecvTimeoutError::Timeout) => Answer::NotYet,
+            Err(RecvTimeoutError::Disconnected) => Answer::Nothing,
+        }
+    }
+
+    /// Takes back names that the thread was not given yet. Those that it was given still come back.
+    pub(super) fn give_no_more(&mut self) {
+        self.next.clear();
+    }
+
+    /// Has other work done between looks. Where the thread is gone it is dropped.
+    pub(super) fn take_on(&self, aside: Aside) {
+        let _ = self.ask.send(Task::Aside(aside));
     }
 
     /// Ends the thread. A panic on it goes on here.
@@ -104,10 +144,30 @@ fn work(
     rules: &RootConfig,
     mut examiner: Examiner,
     directory: &OwnedFd,
-    asked: &Receiver<Vec<Listed>>,
+    asked: &Receiver<Task>,
     answer: &Sender<Vec<Looked>>,
 ) {
-    while let Ok(names) = asked.recv() {
+    let mut asides: VecDeque<Aside> = VecDeque::new();
+    loop {
+        // Looks come first: somebody waits for each, and for the rest only once there are no names any more.
+        let task = match asides.is_empty() {
+            true => asked.recv().map_err(|_| TryRecvError::Disconnected),
+            false => asked.try_recv(),
+        };
+        let names = match task {
+            Ok(Task::Look(names)) => names,
+            Ok(Task::Aside(aside)) => {
+                asides.push_back(aside);
+                continue;
+            }
+            Err(TryRecvError::Disconnected) if asides.is_empty() => return,
+            Err(_) => {
+                if asides.front_mut().is_some_and(|aside| !aside()) {
+                    asides.pop_front();
+                }
+                continue;
+            }
+        };
         examiner.refresh();
         let mut look = |name: &CStr| {
             let named = verdict::by_name(rules, name.to_bytes(), false)?;
@@ -120,5 +180,63 @@ fn work(
         if answer.send(looked.collect()).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::support::Room;
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+
+    fn begin(room: &Room) -> Ahead {
+        let root = Root::open(&room.root()).unwrap().unwrap();
+        Ahead::begin(&room.rules(), &root, &Arc::new(Words::silence())).unwrap()
+    }
+
+    fn looked(ahead: &mut Ahead) -> usize {
+        loop {
+            match ahead.answer(Duration::from_secs(1)) {
+                Answer::Looked(looked) => return looked.len(),
+                Answer::NotYet => {}
+                Answer::Nothing => return 0,
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_looked_at_between_the_parts_of_other_work() {
+        let room = Room::new();
+        room.stale("a");
+        let mut ahead = begin(&room);
+        let ((begin, begun), (end, ended)) = (channel(), sync_channel(0));
+        ahead.take_on(Box::new(move || begin.send(()).is_ok() && end.send(()).is_ok()));
+        for _ in 0..3 {
+            begun.recv().unwrap();
+            ahead.add(c"a", 1);
+            assert!(matches!(ahead.answer(Duration::from_millis(20)), Answer::NotYet));
+            ended.recv().unwrap();
+            assert_eq!(looked(&mut ahead), 1);
+        }
+        drop((begun, ended));
+        ahead.close();
+    }
+
+    #[test]
+    fn other_work_is_done_to_its_end() {
+        let room = Room::new();
+        room.stale("a");
+        let mut ahead = begin(&room);
+        let (part, parts) = channel();
+        for first in [0, 10] {
+            let (part, mut left) = (part.clone(), first..first + 3);
+            ahead.take_on(Box::new(move || left.next().is_some_and(|number| part.send(number).is_ok())));
+        }
+        ahead.add(c"a", 1);
+        ahead.give_no_more();
+        assert_eq!(looked(&mut ahead), 0);
+        ahead.close();
+        drop(part);
+        assert_eq!(parts.iter().collect::<Vec<_>>(), [0, 1, 2, 10, 11, 12]);
     }
 }

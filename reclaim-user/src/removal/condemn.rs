@@ -16,7 +16,7 @@ use crate::sys::directory;
 use crate::sys::file_status::{FileStatus, Identity, status_at};
 use nix::errno::Errno;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,19 +59,17 @@ impl Batch {
 
     /// Where its entries are, for evidence, and which of them this process has a descriptor of.
     pub(super) fn place<'a>(&self, entries: impl Iterator<Item = &'a Condemned> + Clone) -> CondemnedIn<'_> {
-        let of = |condemned: &Condemned| match (&condemned.lease, condemned.kind) {
-            (None, _) => Own::Nothing,
-            (Some(_), FileKind::Directory) => Own::Directory,
-            (Some(_), _) => Own::File,
-        };
-        let count = |held: Own| entries.clone().filter(|condemned| of(condemned) == held).count();
-        let all = [Own::Nothing, Own::Directory, Own::File];
-        let held = all.into_iter().max_by_key(|held| count(*held)).unwrap_or(Own::Nothing);
-        let unlike = entries.clone().filter(|condemned| of(condemned) != held);
-        let unlike = unlike.map(|condemned| (condemned.stored().to_bytes().to_vec(), of(condemned))).collect();
-        let seal = entries.clone().try_fold(Seal::begin(), |seal, condemned| {
-            seal.and(condemned.stored().to_bytes(), condemned.identity.inode, condemned.mode?, condemned.owner)
-        });
+        let mut counts = [(Own::Nothing, 0_usize), (Own::Directory, 0), (Own::File, 0)];
+        let mut seal = Some(Seal::begin());
+        for condemned in entries.clone() {
+            let held = condemned.own();
+            counts.iter_mut().filter(|(of, _)| *of == held).for_each(|(_, count)| *count += 1);
+            let (name, Identity { inode, .. }) = (condemned.stored().to_bytes(), condemned.identity);
+            seal = seal.and_then(|seal| seal.and(name, inode, condemned.mode?, condemned.owner));
+        }
+        let held = counts.into_iter().max_by_key(|(_, count)| *count).map_or(Own::Nothing, |(held, _)| held);
+        let unlike = entries.filter(|condemned| condemned.own() != held);
+        let unlike = unlike.map(|condemned| (condemned.stored().to_bytes().to_vec(), condemned.own())).collect();
         CondemnedIn { directory: self.directory.as_fd(), path: self.path(), held, unlike, seal }
     }
 
@@ -91,9 +89,11 @@ impl Batch {
         if self.makeshift || !view.unchanged.contains(&self.path()) {
             return false;
         }
-        let one_of_each: BTreeMap<u32, &Condemned> = entries.map(|condemned| (condemned.owner, condemned)).collect();
-        one_of_each.into_iter().all(|(owner, condemned)| {
-            status_at(&self.directory, condemned.stored()).is_ok_and(|file| file.status.owner == owner)
+        let mut owners = BTreeSet::new();
+        let mut first_of_each = entries.filter(|condemned| owners.insert(condemned.owner));
+        first_of_each.all(|condemned| {
+            let file = status_at(&self.directory, condemned.stored());
+            file.is_ok_and(|file| file.status.owner == condemned.owner)
         })
     }
 
@@ -145,6 +145,15 @@ impl Condemned {
     /// What it is called in its batch.
     pub(super) fn stored(&self) -> &CStr {
         self.stored.as_deref().unwrap_or(&self.name)
+    }
+
+    /// What this process has of it.
+    fn own(&self) -> Own {
+        match (&self.lease, self.kind) {
+            (None, _) => Own::Nothing,
+            (Some(_), FileKind::Directory) => Own::Directory,
+            (Some(_), _) => Own::File,
+        }
     }
 
     /// Whether it is left to evidence to tell that it is what was looked at: a directory, of which `rmdir` is the judge.

@@ -1,10 +1,11 @@
-//! The end of proven entries: one more look where evidence has not compared them with the first one, then removal; on a
-//! thread of its own where there are many.
+//! The end of proven entries: one more look where evidence has not compared them with the first one, then removal; on
+//! another thread where there are many.
 //!
 //! The thread is given entries and proofs by value and holds nothing else of the pass. It never gives a name back, counts
 //! or tells: that is done by the pass, so that what the listing may come by once more is known before it does. A pass that
 //! waits for the thread takes its part of the entries.
 
+use super::ahead::Ahead;
 use super::condemn::{Batch, Condemned};
 use super::confirm::{Denied, Proof, confirm};
 use super::crash;
@@ -117,20 +118,27 @@ impl Queue {
         Self(Arc::new(Mutex::new(zip(entries, proofs))))
     }
 
-    /// Takes them one after the other, in their order or from the end.
-    pub(super) fn taken(&self, from_end: bool) -> impl Iterator<Item = (Condemned, Proof)> {
-        let handful = move || {
-            let mut left = self.lock();
-            let some: Vec<_> = match from_end {
-                true => left.by_ref().rev().take(HANDFUL).collect(),
-                false => left.by_ref().take(HANDFUL).collect(),
-            };
-            (!some.is_empty()).then_some(some)
-        };
+    /// Takes some of them, in their order or from the end. None are left when it is empty.
+    fn some(&self, from_end: bool) -> Vec<(Condemned, Proof)> {
+        let mut left = self.lock();
+        match from_end {
+            true => left.by_ref().rev().take(HANDFUL).collect(),
+            false => left.by_ref().take(HANDFUL).collect(),
+        }
+    }
+
+    /// Takes them one after the other, in their order.
+    pub(super) fn taken(&self) -> impl Iterator<Item = (Condemned, Proof)> {
+        std::iter::from_fn(|| Some(self.some(false)).filter(|some| !some.is_empty())).flatten()
+    }
+
+    /// Takes them one after the other from the end, until there are about so many.
+    pub(super) fn taken_to(&self, leave: usize) -> impl Iterator<Item = (Condemned, Proof)> {
+        let handful = move || (self.len() > leave).then(|| self.some(true)).filter(|some| !some.is_empty());
         std::iter::from_fn(handful).flatten()
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
@@ -154,21 +162,32 @@ pub(super) struct Hand {
     pub(super) left: Queue,
     pub(super) limits: Limits,
     results: Receiver<Vec<Ended>>,
-    thread: JoinHandle<()>,
+    /// None when the thread is another's.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Hand {
-    /// Hands a group over. It comes back when it is not worth a thread, or when there is no thread to be had.
-    pub(super) fn over(proven: Proven, tools: impl FnOnce() -> Tools) -> Result<Self, Proven> {
+    /// Hands a group over, to a thread that has other work too or to one of its own. It comes back when it is not worth a
+    /// thread, or when there is no thread to be had.
+    pub(super) fn over(proven: Proven, tools: impl FnOnce() -> Tools, to: Option<&Ahead>) -> Result<Self, Proven> {
         // What lies in the root itself is there to make room first of all.
         if proven.entries.len() < WORTH_A_THREAD || proven.batches.iter().any(|batch| batch.makeshift) {
             return Err(proven);
         }
         let tools = tools();
-        let (limits, batches, left) = (tools.limits.clone(), Arc::clone(&proven.batches), proven.entries.clone());
+        let limits = tools.limits.clone();
         let (tell, results) = channel();
-        let work = move || work(&batches, &left, tools, &tell);
-        let Ok(thread) = Builder::new().name("remover".into()).spawn(work) else { return Err(proven) };
+        let mut remover = Remover::new(&proven, tools, tell);
+        let thread = match to {
+            Some(ahead) => {
+                ahead.take_on(Box::new(move || remover.go_on()));
+                None
+            }
+            None => match Builder::new().name("remover".into()).spawn(move || while remover.go_on() {}) {
+                Ok(thread) => Some(thread),
+                Err(_) => return Err(proven),
+            },
+        };
         let Proven { batches, entries: left } = proven;
         Ok(Self { batches, left, limits, results, thread })
     }
@@ -189,28 +208,57 @@ impl Hand {
 
     /// Takes the thread off once it is through. A panic on it goes on here.
     pub(super) fn close(self) -> Arc<[Batch]> {
-        if let Err(panic) = self.thread.join() {
+        if let Some(Err(panic)) = self.thread.map(JoinHandle::join) {
             std::panic::resume_unwind(panic);
         }
         self.batches
     }
 }
 
-fn work(batches: &[Batch], left: &Queue, tools: Tools, tell: &Sender<Vec<Ended>>) {
-    let Tools { rules, mut examiner, limits } = tools;
-    let mut go_on = || limits.go_on();
-    let (mut results, mut told) = (Vec::new(), Instant::now());
-    let mut leases = leases::Ended::default();
-    for (step, (condemned, proof)) in left.taken(false).enumerate() {
-        let batch = &batches[condemned.batch];
-        let ended = end(&rules, &mut examiner, batch, condemned, proof, &mut leases, &mut go_on);
-        let urgent = matches!(ended, Ended::Denied(..));
-        results.push(ended);
-        if urgent || (step % STRIDE == 0 && told.elapsed() >= TOLD_AFTER) {
-            // The pass waits for every result, so there is somebody to tell.
-            let _ = tell.send(std::mem::take(&mut results));
-            told = Instant::now();
-        }
+/// Removes a group on another thread than the one that lists.
+struct Remover {
+    batches: Arc<[Batch]>,
+    left: Queue,
+    rules: RootConfig,
+    examiner: Examiner,
+    limits: Limits,
+    leases: leases::Ended,
+    results: Vec<Ended>,
+    told: Instant,
+    tell: Sender<Vec<Ended>>,
+}
+
+impl Remover {
+    fn new(proven: &Proven, tools: Tools, tell: Sender<Vec<Ended>>) -> Self {
+        let (batches, left) = (Arc::clone(&proven.batches), proven.entries.clone());
+        let Tools { rules, examiner, limits } = tools;
+        let (leases, results, told) = (leases::Ended::default(), Vec::new(), Instant::now());
+        Self { batches, left, rules, examiner, limits, leases, results, told, tell }
     }
-    let _ = tell.send(results);
+
+    /// Brings a handful of entries to their ends. Returns whether there are more.
+    fn go_on(&mut self) -> bool {
+        let some = self.left.some(false);
+        let goes_on = !some.is_empty();
+        for (step, (condemned, proof)) in some.into_iter().enumerate() {
+            let Self { batches, rules, examiner, limits, leases, .. } = self;
+            let mut go_on = || limits.go_on();
+            let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, leases, &mut go_on);
+            let is_urgent = matches!(ended, Ended::Denied(..));
+            self.results.push(ended);
+            if is_urgent || (step % STRIDE == 0 && self.told.elapsed() >= TOLD_AFTER) {
+                self.tell();
+            }
+        }
+        if !goes_on {
+            self.tell();
+        }
+        goes_on
+    }
+
+    fn tell(&mut self) {
+        // The pass waits for every result, so there is somebody to tell.
+        let _ = self.tell.send(std::mem::take(&mut self.results));
+        self.told = Instant::now();
+    }
 }

@@ -86,10 +86,10 @@ impl Leases {
         Some(Held(Some(lease)))
     }
 
-    /// Entries that a group may grow to. Locks are let go at about the pace that others are taken at, so there is room for those
-    /// of one group and a little.
+    /// Entries that a group may grow to. One is filled while the one before it is removed, and where there is no room for all
+    /// locks of both, what goes without is looked at once more.
     pub(super) fn largest_group(self) -> usize {
-        (self.most / 8 * 7).clamp(GROUP_LEAST, GROUP_ENTRIES)
+        (self.most / 2).clamp(GROUP_LEAST, GROUP_ENTRIES)
     }
 }
 

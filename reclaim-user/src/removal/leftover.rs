@@ -68,10 +68,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
             group.entries.extend(due);
             if group.entries.len() >= GROUP_ENTRIES || group.batches.len() >= GROUP_BATCHES {
                 let full = std::mem::replace(&mut group, Group::new());
-                self.conclude(Some(store), full);
+                self.conclude(Some(store), full, None);
             }
         }
-        self.conclude(Some(store), group);
+        self.conclude(Some(store), group, None);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Listing a root: every entry goes through the fences and the pins seen so far, and what passes is condemned.
 
-use super::ahead::{Ahead, Looked};
+use super::ahead::{Ahead, Answer, Looked};
 use super::condemn::{Condemned, Group, NotCondemned, condemn, makeshift, mark};
 use super::confirm::doubt;
 use super::error::RemovalError;
@@ -73,14 +73,20 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let result = self.list_all(&mut work);
         // Locks on what is not decided on in this pass end here.
         work.looked = Vec::new().into_iter();
-        if let Some(ahead) = work.ahead.take() {
-            ahead.close();
+        if let Some(ahead) = &mut work.ahead {
+            ahead.give_no_more();
+            while !matches!(ahead.answer(PIECE), Answer::Nothing) {
+                self.breathe();
+            }
         }
         // However the listing ended, what is condemned comes to its end.
         self.conclude_group(&mut work);
         let store = self.store.take();
         self.finish(store.as_ref());
         self.store = store;
+        if let Some(ahead) = work.ahead.take() {
+            ahead.close();
+        }
         let held = work.pile.into_held().into_iter().map(|name| (name, Reason::Pile));
         // Only an error leaves names that were to be looked at once more.
         let dropped = work.again.into_iter().map(|name| (name, Reason::NoEvidence));
@@ -145,7 +151,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         let group = std::mem::replace(&mut work.group, Group::new());
         let store = self.store.take();
         let filled_for = group.begun.elapsed();
-        let confirmed_for = self.conclude(store.as_ref(), group);
+        let confirmed_for = self.conclude(store.as_ref(), group, work.ahead.as_ref());
         self.store = store;
         // The first one takes what has to be done once as well.
         if std::mem::replace(&mut work.is_under_way, true) {
@@ -198,16 +204,16 @@ impl<E: EvidenceSource> Pass<'_, E> {
                 work.place = place;
             } else if let Some(mut ahead) = work.ahead.take() {
                 let filled = desk.feed(work, most, listing, &mut ahead);
-                let looked = ahead.answer();
+                let answer = ahead.answer(until.saturating_duration_since(Instant::now()));
                 // Only a panic, which goes on here, ends it before it has answered.
-                match looked.is_none() && !ahead.is_through() {
+                match matches!(answer, Answer::Nothing) && !ahead.is_through() {
                     true => ahead.close(),
                     false => work.ahead = Some(ahead),
                 }
                 filled?;
-                match looked {
-                    Some(looked) => work.looked = looked.into_iter(),
-                    None => break,
+                match answer {
+                    Answer::Looked(looked) => work.looked = looked.into_iter(),
+                    Answer::NotYet | Answer::Nothing => break,
                 }
             } else if let Some((name, place)) = listing.next() {
                 desk.decide(work, name)?;

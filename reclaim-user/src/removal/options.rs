@@ -7,9 +7,11 @@ use crate::model::plan::retry_after;
 use crate::model::report::{Reason, Verdict};
 use crate::model::windows::Windows;
 use std::collections::{HashMap, HashSet};
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 /// How a pass is made.
@@ -27,6 +29,8 @@ pub struct PassOptions {
     /// Most locks on entries that are held from condemning to removing; fewer where the process may not have as many
     /// descriptors. Other entries are locked for condemning, and once more for removing.
     pub held_leases: usize,
+    /// Processors that there are for the threads of a pass.
+    pub processors: usize,
     /// Longest wait for mount calls in flight.
     pub settle_limit: Duration,
     /// Once true, the step in hand is finished and the pass ends.
@@ -45,6 +49,7 @@ impl Default for PassOptions {
             leftovers_only: false,
             per_entry: false,
             held_leases: usize::MAX,
+            processors: available_parallelism().map_or(1, NonZero::get),
             settle_limit: Duration::from_secs(5),
             stop: None,
             cut: None,

@@ -1,5 +1,6 @@
 //! One pass over one root: what its steps share, and the end that every condemned entry comes to.
 
+use super::ahead::Ahead;
 use super::condemn::{Batch, Condemned, Group, key_into};
 use super::confirm::{Denied, Proof, prove};
 use super::crash;
@@ -30,6 +31,9 @@ use std::time::{Duration, Instant};
 
 /// Longest piece of work between two calls of `between`.
 pub(super) const PIECE: Duration = Duration::from_millis(40);
+
+/// Entries that are left to another thread to remove while a group is proved, before it is known how many it removes.
+const MEANWHILE_FIRST: usize = 256;
 
 /// Shortest time that mount calls in flight are given, however little is left of the budget.
 const SETTLE_LEAST: Duration = Duration::from_millis(250);
@@ -93,6 +97,7 @@ pub fn pass<E: EvidenceSource>(
         leases: Leases::up_to(options.held_leases),
         root_lock: None,
         hand: None,
+        meanwhile: MEANWHILE_FIRST,
         proved: None,
         left: 0,
     };
@@ -153,6 +158,8 @@ pub(super) struct Pass<'a, E: EvidenceSource> {
     pub(super) root_lock: Option<Flock<OwnedFd>>,
     /// The group that is being removed while the listing goes on.
     hand: Option<Hand>,
+    /// Entries of it that are removed while a group is proved, as far as that is known.
+    meanwhile: usize,
     /// When the first group of what lay condemned was proved, or of what is listed.
     proved: Option<Instant>,
     /// Entries that were proved and that there was no time for.
@@ -219,9 +226,9 @@ impl<E: EvidenceSource> Pass<'_, E> {
     }
 
     /// Waits, confirms, and restores or removes every entry of a group. Nothing of it is left without an end, but for
-    /// what cannot be moved or removed. [`Pass::finish`] has to follow: the removal may still be under way. Returns what
-    /// waiting and confirming took.
-    pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group) -> Duration {
+    /// what cannot be moved or removed. [`Pass::finish`] has to follow: the removal may still be under way, on the thread that
+    /// looks ahead where there is one and no processor for another. Returns what waiting and confirming took.
+    pub(super) fn conclude(&mut self, store: Option<&Store>, group: Group, ahead: Option<&Ahead>) -> Duration {
         let Group { batches, entries, .. } = group;
         let batches: Arc<[Batch]> = batches.into();
         if entries.is_empty() {
@@ -233,15 +240,24 @@ impl<E: EvidenceSource> Pass<'_, E> {
         crash::step("after-condemn");
         let waited = self.wait();
         let waited_for = begun.elapsed();
-        // One group at a time, and no proof is older than it has to be.
-        self.finish(store);
-        let begun = Instant::now();
+        // One group at a time, and no proof is older than it has to be: what is still being removed is about as much as
+        // will be by the time that this group is proved.
+        match self.rules.remove {
+            RemoveRule::Empty => self.help(self.meanwhile),
+            RemoveRule::Tree | RemoveRule::Command => self.finish(store),
+        }
+        let (left, begun) = (self.being_removed(), Instant::now());
         // Before the evidence, which must not be older than it has to be.
         if waited.is_ok() {
             self.hear(CUT_PATIENCE);
         }
         let proofs = waited.and_then(|()| self.prove(&batches, &entries));
         let confirmed_for = waited_for + begun.elapsed();
+        self.meanwhile = match self.being_removed() {
+            0 => (2 * left).max(MEANWHILE_FIRST),
+            still => left - still,
+        };
+        self.finish(store);
         crash::step("after-confirm");
         match proofs {
             Ok(proofs) => {
@@ -254,10 +270,12 @@ impl<E: EvidenceSource> Pass<'_, E> {
                     examiner: Examiner::new(root, Arc::clone(words)),
                     limits: limits.clone(),
                 };
-                match Hand::over(proven, tools) {
+                // A third thread would keep one of the others waiting. But what takes long would keep names waiting.
+                let shares = rules.remove == RemoveRule::Empty && options.processors <= 2;
+                match Hand::over(proven, tools, ahead.filter(|_| shares)) {
                     Ok(hand) => self.hand = Some(hand),
                     Err(Proven { batches, entries }) => {
-                        self.end_here(&batches, &entries, &limits, false);
+                        self.end_here(&batches, entries.taken(), &limits);
                         crash::step("after-remove");
                         self.remove_batches(store, &batches);
                     }
@@ -277,10 +295,10 @@ impl<E: EvidenceSource> Pass<'_, E> {
     }
 
     /// Brings the entries of a group to their ends on this thread, or those that no other thread takes meanwhile.
-    fn end_here(&mut self, batches: &[Batch], entries: &Queue, limits: &Limits, from_end: bool) {
+    fn end_here(&mut self, batches: &[Batch], entries: impl Iterator<Item = (Condemned, Proof)>, limits: &Limits) {
         self.examiner.refresh();
         let mut leases = leases::Ended::default();
-        for (condemned, proof) in entries.taken(from_end) {
+        for (condemned, proof) in entries {
             self.breathe();
             self.collect();
             let Self { evidence, between, report, breathed, rules, examiner, .. } = self;
@@ -297,13 +315,17 @@ impl<E: EvidenceSource> Pass<'_, E> {
         }
     }
 
-    /// Takes part in removing the group that is being removed meanwhile. Not where an entry may take long: what the thread
-    /// has for it then has to be given its name back without waiting for that.
-    fn help(&mut self) {
+    /// Takes part in removing the group that is being removed meanwhile, until about so many are left of it. Not where an entry
+    /// may take long: what the thread has for it then has to be given its name back without waiting for that.
+    fn help(&mut self, leave: usize) {
         if let Some(hand) = self.hand.as_ref().filter(|_| self.rules.remove == RemoveRule::Empty) {
             let (batches, left, limits) = (Arc::clone(&hand.batches), hand.left.clone(), hand.limits.clone());
-            self.end_here(&batches, &left, &limits, true);
+            self.end_here(&batches, left.taken_to(leave), &limits);
         }
+    }
+
+    fn being_removed(&self) -> usize {
+        self.hand.as_ref().map_or(0, |hand| hand.left.len())
     }
 
     /// Takes what is ready of the group that is being removed meanwhile.
@@ -315,7 +337,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
 
     /// Waits until the group that is being removed meanwhile is through.
     pub(super) fn finish(&mut self, store: Option<&Store>) {
-        self.help();
+        self.help(0);
         while let Some(ready) = self.hand.as_ref().and_then(|hand| hand.wait(PIECE)) {
             self.take_all(ready);
             self.breathe();
@@ -371,19 +393,21 @@ impl<E: EvidenceSource> Pass<'_, E> {
     /// Takes fresh evidence and asks it about every entry.
     fn prove(&mut self, batches: &[Batch], entries: &[Condemned]) -> Result<Vec<Proof>, String> {
         let Self { rules, index, location, root, evidence, report, claim, .. } = self;
-        let of_batch = |index| entries.iter().filter(move |condemned| condemned.batch == index);
+        let mut by_batch: Vec<Vec<&Condemned>> = vec![Vec::new(); batches.len()];
+        entries.iter().for_each(|condemned| by_batch[condemned.batch].push(condemned));
         // All that lies in the root itself is in one place, however many batches it is of.
         let in_root = batches.iter().position(|batch| batch.makeshift);
         let is_told = |index: usize, batch: &Batch| !batch.makeshift || in_root == Some(index);
         let told = batches.iter().enumerate().filter(|(index, batch)| is_told(*index, batch));
-        let condemned: Vec<CondemnedIn<'_>> = told.map(|(index, batch)| batch.place(of_batch(index))).collect();
+        let condemned: Vec<CondemnedIn<'_>> =
+            told.map(|(index, batch)| batch.place(by_batch[index].iter().copied())).collect();
         let view = evidence.confirm(*index, &condemned).map_err(|error| {
             format!("no fresh evidence could be taken, so all that was condemned was restored: {}", chain(&error))
         })?;
         root.verify(view.pins.roots().nth(*index), location).map_err(|error| chain(&error))?;
         claim.take(&view, rules, rules.owner.unwrap_or(root.status.status.owner));
         let with_pins = report.per_entry;
-        let is_unchanged = |(index, batch): (usize, &Batch)| batch.is_unchanged(&view, of_batch(index));
+        let is_unchanged = |(index, batch): (usize, &Batch)| batch.is_unchanged(&view, by_batch[index].iter().copied());
         let unchanged: Vec<bool> = batches.iter().enumerate().map(is_unchanged).collect();
         let mut key = Vec::new();
         let proof = |condemned: &Condemned| {

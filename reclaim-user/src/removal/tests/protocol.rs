@@ -30,20 +30,33 @@ pub(super) fn set_immutable(path: &Path, on: bool) {
 
 #[test]
 fn everything_stale_goes_and_nothing_is_left_behind() {
-    let room = Room::new();
-    for index in 0..10_000 {
-        room.stale(format!("entry-{index}"));
+    // By two threads and by three.
+    for processors in [2, 3] {
+        let room = Room::new();
+        for index in 0..10_000 {
+            room.stale(format!("entry-{index}"));
+        }
+        fs::write(room.entry("file"), "").unwrap();
+        fs::write(room.entry("full"), "x").unwrap();
+        let asked = PassOptions { processors, ..options() };
+        let told = run_with(&room.rules(), &mut Evidence::of(&room), &asked, &mut RootState::default()).unwrap();
+        assert_eq!((told.summary.removed, told.summary.candidates, told.summary.listed), (10_001, 10_001, 10_002));
+        assert_eq!(room.names(), ["full"]);
+        assert!(told.notes.is_empty(), "{:?}", told.notes);
     }
-    fs::write(room.entry("file"), "").unwrap();
-    fs::write(room.entry("full"), "x").unwrap();
-    let told = run(&room.rules(), &mut Evidence::of(&room));
-    assert_eq!((told.summary.removed, told.summary.candidates, told.summary.listed), (10_001, 10_001, 10_002));
-    assert_eq!(room.names(), ["full"]);
-    assert!(told.notes.is_empty(), "{:?}", told.notes);
 }
 
 #[test]
 fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
+    guards_hold_beside_the_listing(&PassOptions { processors: 3, ..held(0) });
+}
+
+#[test]
+fn every_guard_holds_for_a_group_that_is_removed_by_the_thread_that_looks_ahead() {
+    guards_hold_beside_the_listing(&PassOptions { processors: 2, ..held(0) });
+}
+
+fn guards_hold_beside_the_listing(asked: &PassOptions) {
     let room = Room::new();
     for index in 0..3_000 {
         room.stale(format!("entry-{index}"));
@@ -63,7 +76,7 @@ fn every_guard_holds_for_a_group_that_is_removed_beside_the_listing() {
         keep.send(([filled, leased, bound], lease, sandbox)).unwrap();
     }));
     // A lock that is held on is tested elsewhere: nobody else gets it.
-    let told = run_with(&room.rules(), &mut evidence, &held(0), &mut RootState::default()).unwrap();
+    let told = run_with(&room.rules(), &mut evidence, asked, &mut RootState::default()).unwrap();
     assert_eq!((told.summary.removed, told.summary.restored), (2_997, 3), "{:?}", told.summary);
     let (mut touched, lease, sandbox) = kept.recv().unwrap();
     for (name, reason) in touched.iter().zip([Reason::NotEmpty, Reason::Leased, Reason::Pinned]) {
