@@ -4,6 +4,9 @@
 //! poisoned or leads elsewhere ends the walk as broken, and whoever asked walks again. For each mount of the list its
 //! root is a source, and the points that other mounts are mounted at on it are targets; each is followed up to the
 //! directory whose children are entries.
+//!
+//! What is needed of a structure is read at once: each reading costs a call of the kernel's, and most find its memory in no
+//! cache.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -15,9 +18,9 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use reclaim_ebpf::walk_abi::{
-    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BROKEN, WALK_COUNTED, WALK_DEPTH, WALK_DETACHED,
-    WALK_DONE, WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS, WALK_SOURCE,
-    WALK_STEPS, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
+    WALK_ALL, WALK_ATTACHED, WALK_BASE_SLOTS, WALK_BASE_WORDS, WALK_BLOCK, WALK_BROKEN, WALK_COUNTED, WALK_DEPTH,
+    WALK_DETACHED, WALK_DONE, WALK_FULL, WALK_INTERNAL, WALK_LAYOUT_WORDS, WALK_NAME, WALK_NO_FILE, WALK_RECORDS,
+    WALK_SOURCE, WALK_STEPS, WALK_TARGET, WALK_TOO_LONG, WALK_UNMOUNTED, WalkLayout, WalkRecord, WalkState,
 };
 
 use crate::kernel::{read, unknown_zero};
@@ -36,6 +39,10 @@ static WALK_BASES: HashMap<u64, [u64; WALK_BASE_WORDS]> = HashMap::with_max_entr
 #[map]
 static WALK_OUTPUT: Array<WalkRecord> = Array::with_max_entries(WALK_RECORDS, MMAPABLE);
 #[map]
+static WALK_MOUNT: Array<Block> = Array::with_max_entries(1, 0);
+#[map]
+static WALK_PART: Array<Block> = Array::with_max_entries(1, 0);
+#[map]
 static WALK: Array<Walk> = Array::with_max_entries(1, 0);
 #[map]
 static WALK_STATE: Array<WalkState> = Array::with_max_entries(1, MMAPABLE);
@@ -48,6 +55,53 @@ macro_rules! offset {
             ptr::read_volatile((&raw const WALK_LAYOUT).cast::<u32>().add(core::mem::offset_of!(WalkLayout, $member) / 4))
         } as usize
     };
+}
+
+/// The beginning of a kernel structure.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Block([u64; WALK_BLOCK / 8]);
+
+impl Block {
+    /// Reads so many bytes from an address, less than [`WALK_BLOCK`].
+    #[inline(always)]
+    fn fill(&mut self, address: usize, bytes: usize) -> Option<()> {
+        let bytes = bytes as u32 & (WALK_BLOCK as u32 - 1);
+        let to = self.0.as_mut_ptr().cast();
+        // SAFETY: no more is asked for than there is room for; the helper checks the source.
+        let result = unsafe { generated::bpf_probe_read_kernel(to, bytes, address as *const c_void) };
+        (result == 0).then_some(())
+    }
+
+    /// A member of eight bytes.
+    #[inline(always)]
+    fn word(&self, offset: usize) -> usize {
+        let place = self.0.as_ptr().wrapping_add(offset / 8 & (WALK_BLOCK / 8 - 1));
+        // SAFETY: inside the block. Volatile, since a helper wrote it.
+        unsafe { ptr::read_volatile(place) as usize }
+    }
+
+    /// A member of four bytes.
+    #[inline(always)]
+    fn half(&self, offset: usize) -> u32 {
+        let place = self.0.as_ptr().cast::<u32>().wrapping_add(offset / 4 & (WALK_BLOCK / 4 - 1));
+        // SAFETY: inside the block. Volatile, since a helper wrote it.
+        unsafe { ptr::read_volatile(place) }
+    }
+}
+
+/// The mount that is being reported, as it was when that began.
+#[inline(always)]
+fn mount_block() -> Option<&'static mut Block> {
+    // SAFETY: the value of a map that lives as long as the program; one walk runs at a time, and nobody holds it over a call.
+    WALK_MOUNT.get_ptr_mut(0).map(|block| unsafe { &mut *block })
+}
+
+/// Another structure, for as long as nothing else is read into it.
+#[inline(always)]
+fn part_block() -> Option<&'static mut Block> {
+    // SAFETY: as above.
+    WALK_PART.get_ptr_mut(0).map(|block| unsafe { &mut *block })
 }
 
 /// Where the walk is. In a map and not on the stack, since the functions below are verified each by itself.
@@ -65,6 +119,20 @@ struct Walk {
     records: u32,
     outcome: u32,
     reserved: u32,
+    seen: Seen,
+}
+
+/// What was found out last about directories. A dentry is not freed while the walk goes on.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Seen {
+    /// Dentry of a base, which whoever asked keeps open; 0 before there was one.
+    base_dentry: usize,
+    /// Its number, and the one entry of it that is asked about.
+    base: u64,
+    only: u64,
+    /// Dentry of a directory that is no base and below none; 0 before there was one.
+    elsewhere: usize,
 }
 
 /// A way up from a place to the entry that it is in.
@@ -75,6 +143,8 @@ struct Climb {
     base: u64,
     /// The descriptor of the one entry of it that is asked about, or [`WALK_ALL`].
     only: u64,
+    /// Dentry of that directory.
+    base_dentry: usize,
     /// Flags: 0 or 1.
     arrived: u32,
     broken: u32,
@@ -99,6 +169,7 @@ fn walk(context: RawTracePointContext) -> i32 {
         records: 0,
         outcome: WALK_TOO_LONG,
         reserved: 0,
+        seen: Seen { base_dentry: 0, base: 0, only: WALK_ALL, elsewhere: 0 },
     };
     match super_block(context.arg(0)) {
         Some(super_block) if walk.begin(super_block) => {
@@ -157,28 +228,28 @@ impl Walk {
         let mount = self.mount;
         let children = mount + offset!(mount_children);
         let link = self.child;
-        let (reported, place, role, next);
+        let block = mount_block().ok_or(WALK_BROKEN)?;
+        let (place, role, next);
         if link == 0 {
-            (reported, role) = (mount, WALK_SOURCE);
-            place = mount + offset!(mount_root);
-            next = children;
+            block.fill(mount, offset!(mount_bytes)).ok_or(WALK_BROKEN)?;
+            (place, role) = (block.word(offset!(mount_root)), WALK_SOURCE);
+            next = block.word(offset!(mount_children));
             self.mounts += 1;
         } else {
-            (reported, role) = (link.wrapping_sub(offset!(mount_child)), WALK_TARGET);
+            block.fill(link.wrapping_sub(offset!(mount_child)), offset!(mount_bytes)).ok_or(WALK_BROKEN)?;
             // A child that was unmounted or moved meanwhile leads out of this mount's list.
-            if read::<usize>(reported + offset!(mount_parent)) != Some(mount) {
+            if block.word(offset!(mount_parent)) != mount {
                 return Err(WALK_BROKEN);
             }
-            place = reported + offset!(mount_point);
-            next = link;
+            (place, role) = (block.word(offset!(mount_point)), WALK_TARGET);
+            next = block.word(offset!(mount_child));
             self.children += 1;
         }
-        let place: usize = read(place).ok_or(WALK_BROKEN)?;
-        let outcome = walk_report(reported as u64, place as u64, role.into());
+        let own_next = block.word(offset!(mount_next));
+        let outcome = walk_report(place as u64, role.into());
         if outcome != u64::from(WALK_DONE) {
             return Err(outcome as u32);
         }
-        let next: usize = read(next).ok_or(WALK_BROKEN)?;
         if next == 0 || next == link {
             return Err(WALK_BROKEN);
         }
@@ -186,7 +257,7 @@ impl Walk {
             self.child = next;
             return Ok(true);
         }
-        let next: usize = read(mount + offset!(mount_next)).ok_or(WALK_BROKEN)?;
+        let next = if link == 0 { own_next } else { read(mount + offset!(mount_next)).ok_or(WALK_BROKEN)? };
         if next == self.end {
             return Ok(false);
         }
@@ -200,14 +271,14 @@ impl Walk {
     }
 }
 
-/// Writes a record if the place lies in an entry. Returns [`WALK_DONE`], or with what the walk ends.
+/// Writes a record of the mount in hand if the place lies in an entry. Returns [`WALK_DONE`], or with what the walk ends.
 ///
 /// Visible outside the object, for then the kernel's verifier goes through it once, whatever calls it.
 /// <Documentation/bpf/verifier.rst>
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn walk_report(mount: u64, place: u64, role: u64) -> u64 {
-    let outcome = match report(mount as usize, place as usize, role as u32) {
+extern "C" fn walk_report(place: u64, role: u64) -> u64 {
+    let outcome = match report(place as usize, role as u32) {
         Ok(()) => WALK_DONE,
         Err(outcome) => outcome,
     };
@@ -215,52 +286,61 @@ extern "C" fn walk_report(mount: u64, place: u64, role: u64) -> u64 {
 }
 
 #[inline(always)]
-fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
-    let zero = unknown_zero().ok_or(WALK_BROKEN)?;
-    let flag = zero as u32;
-    let mut climb = Climb { dentry: place, levels: flag, base: zero, only: zero, arrived: flag, broken: flag };
-    let context = (&raw mut climb).cast::<c_void>();
-    // SAFETY: the callback takes the context that is handed in here, which outlives the call.
-    unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
-    if climb.broken != 0 {
-        return Err(WALK_BROKEN);
-    }
-    if climb.arrived == 0 {
-        return Err(WALK_TOO_LONG);
-    }
-    if climb.base == 0 {
-        return Ok(());
-    }
-    let (own, entry) = inode(climb.dentry).ok_or(WALK_BROKEN)?;
-    // By the inode itself, for what stat tells of it is another number on some stacked file systems.
-    if climb.only != WALK_ALL && inode_behind(climb.only).ok_or(WALK_BROKEN)? != own {
-        return Ok(());
-    }
-    // Its last name was removed: then nothing that has a name now is meant.
-    if read::<u32>(own + offset!(inode_links)).ok_or(WALK_BROKEN)? == 0 {
-        return Ok(());
-    }
+fn report(place: usize, role: u32) -> Result<(), u32> {
     let walk = WALK.get_ptr_mut(0).ok_or(WALK_BROKEN)?;
     // SAFETY: the value of a map that lives as long as the program; one walk runs at a time.
     let walk = unsafe { &mut *walk };
+    let part = part_block().ok_or(WALK_BROKEN)?;
+    part.fill(place, offset!(dentry_bytes)).ok_or(WALK_BROKEN)?;
+    let parent = part.word(offset!(dentry_parent));
+    // Nobody asks about the root of a file system, and what lies beside it is not said by that.
+    let has_parent = parent != place;
+    if has_parent && parent == walk.seen.elsewhere {
+        return Ok(());
+    }
+    let is_exact = has_parent && parent == walk.seen.base_dentry;
+    let mut exact = is_exact;
+    if !is_exact {
+        let climb = climb(place)?;
+        if climb.base == 0 {
+            if has_parent {
+                walk.seen.elsewhere = parent;
+            }
+            return Ok(());
+        }
+        let Climb { base_dentry, base, only, .. } = climb;
+        (walk.seen.base_dentry, walk.seen.base, walk.seen.only) = (base_dentry, base, only);
+        exact = climb.levels == 0;
+        part.fill(climb.dentry, offset!(dentry_bytes)).ok_or(WALK_BROKEN)?;
+    }
+    let (own, name) = (part.word(offset!(dentry_inode)), part.word(offset!(dentry_name)));
+    part.fill(own, offset!(inode_bytes)).ok_or(WALK_BROKEN)?;
+    let (entry, links) = (part.word(offset!(inode_number)) as u64, part.half(offset!(inode_links)));
+    // By the inode itself, for what stat tells of it is another number on some stacked file systems.
+    if walk.seen.only != WALK_ALL && inode_behind(walk.seen.only).ok_or(WALK_BROKEN)? != own {
+        return Ok(());
+    }
+    // Its last name was removed: then nothing that has a name now is meant.
+    if links == 0 {
+        return Ok(());
+    }
     if walk.records >= walk.capacity {
         // Counted, so that room for all can be made at once; not to the end where there are many times as many.
         walk.records += 1;
         return if walk.records / WALK_COUNTED >= walk.capacity { Err(WALK_FULL) } else { Ok(()) };
     }
     let record = WALK_OUTPUT.get_ptr_mut(walk.records).ok_or(WALK_FULL)?;
+    let mount = mount_block().ok_or(WALK_BROKEN)?;
     let (namespace, state) = holder(mount).ok_or(WALK_BROKEN)?;
-    let name: usize = read(climb.dentry + offset!(dentry_name)).ok_or(WALK_BROKEN)?;
-    let id: u32 = read(mount + offset!(mount_id)).ok_or(WALK_BROKEN)?;
     // SAFETY: the value of a map that lives as long as the program, and that nobody else writes.
     let record = unsafe { &mut *record };
-    record.base = climb.base;
+    record.base = walk.seen.base;
     record.entry = entry;
-    record.mount = id.into();
+    record.mount = mount.half(offset!(mount_id)).into();
     record.namespace = namespace;
     record.role = role;
     record.state = state;
-    record.exact = u32::from(climb.levels == 0);
+    record.exact = exact.into();
     // SAFETY: the destination has as many bytes as are asked for at most; the helper checks the source.
     let length = unsafe {
         generated::bpf_probe_read_kernel_str(record.name.as_mut_ptr().cast(), WALK_NAME as u32, name as *const c_void)
@@ -270,6 +350,23 @@ fn report(mount: usize, place: usize, role: u32) -> Result<(), u32> {
     }
     walk.records += 1;
     Ok(())
+}
+
+/// The way up from a place to the entry that it is in, or to the root of the file system.
+#[inline(always)]
+fn climb(place: usize) -> Result<Climb, u32> {
+    let zero = unknown_zero().ok_or(WALK_BROKEN)?;
+    let (base_dentry, flag) = (zero as usize, zero as u32);
+    let mut climb =
+        Climb { dentry: place, levels: flag, base: zero, only: zero, base_dentry, arrived: flag, broken: flag };
+    let context = (&raw mut climb).cast::<c_void>();
+    // SAFETY: the callback takes the context that is handed in here, which outlives the call.
+    unsafe { generated::bpf_loop(WALK_DEPTH, up as *const () as *mut c_void, context, 0) };
+    match (climb.broken, climb.arrived) {
+        (0, 0) => Err(WALK_TOO_LONG),
+        (0, _) => Ok(climb),
+        _ => Err(WALK_BROKEN),
+    }
 }
 
 /// One level up: ends at a child of a base, or at the root of the file system.
@@ -304,6 +401,7 @@ extern "C" fn up(_index: u32, context: *mut c_void) -> i64 {
         if *known == inode as u64 {
             climb.base = number;
             climb.only = *only;
+            climb.base_dentry = parent;
             climb.arrived = 1;
             return 1;
         }
@@ -344,18 +442,19 @@ fn inode(dentry: usize) -> Option<(usize, u64)> {
 
 /// Who holds a mount: the namespace that its tree is in, and the state that follows.
 #[inline(always)]
-fn holder(mount: usize) -> Option<(u32, u32)> {
-    let flags: u32 = read(mount + offset!(mount_flags))?;
-    let namespace: usize = read(mount + offset!(mount_namespace))?;
+fn holder(mount: &Block) -> Option<(u32, u32)> {
+    let namespace = mount.word(offset!(mount_namespace));
     if namespace >= ERROR_POINTERS {
         return Some((0, WALK_INTERNAL));
     }
-    if namespace == 0 || flags as usize & (offset!(flag_unmounted) | offset!(flag_doomed)) != 0 {
+    let going = offset!(flag_unmounted) | offset!(flag_doomed);
+    if namespace == 0 || mount.half(offset!(mount_flags)) as usize & going != 0 {
         return Some((0, WALK_UNMOUNTED));
     }
-    let sequence: u64 = read(namespace + offset!(namespace_sequence))?;
-    if sequence == 0 {
+    let part = part_block()?;
+    part.fill(namespace, offset!(namespace_bytes))?;
+    if part.word(offset!(namespace_sequence)) == 0 {
         return Some((0, WALK_DETACHED));
     }
-    Some((read(namespace + offset!(namespace_inum))?, WALK_ATTACHED))
+    Some((part.half(offset!(namespace_inum)), WALK_ATTACHED))
 }

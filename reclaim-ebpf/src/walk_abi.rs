@@ -28,6 +28,8 @@ pub const WALK_COUNTED: u32 = 8;
 pub const WALK_STEPS: u32 = 1 << 23;
 /// How deep below the root of its file system a place may lie.
 pub const WALK_DEPTH: u32 = 16_384;
+/// Bytes of a structure that are read at once at most, so many but the last eight.
+pub const WALK_BLOCK: usize = 1024;
 /// Longest name of an entry with its end, NAME_MAX + 1.
 pub const WALK_NAME: usize = 256;
 
@@ -151,6 +153,14 @@ pub struct WalkLayout {
     pub dentry_inode: u32,
     /// `dentry.d_name` plus `qstr.name`.
     pub dentry_name: u32,
+    /// Bytes of a `mount` up to the end of the last of these members.
+    pub mount_bytes: u32,
+    /// The same of a `dentry`.
+    pub dentry_bytes: u32,
+    /// Of an `inode`, up to the end of `i_ino` and `i_nlink`.
+    pub inode_bytes: u32,
+    /// Of a `mnt_namespace`.
+    pub namespace_bytes: u32,
     /// Bit of `mnt_flags` for a mount that was unmounted: `MNT_UMOUNT`.
     pub flag_unmounted: u32,
     /// Bit of `mnt_flags` for a mount that is going: `MNT_DOOMED`.

@@ -56,6 +56,12 @@ pub enum LayoutError {
         /// The structure.
         structure: &'static str,
     },
+    /// Members of the structure lie too far from its start.
+    #[error("struct {structure} of this kernel is larger than is read of it at once")]
+    TooLarge {
+        /// The structure.
+        structure: &'static str,
+    },
     /// The structure has no such member.
     #[error("struct {structure} of this kernel has no member {member}")]
     MissingMember {

@@ -1,7 +1,7 @@
 //! Where the structures that the walk reads keep their members.
 
 use crate::evidence::btf::{LayoutError, Types};
-use reclaim_ebpf::walk_abi::WalkLayout;
+use reclaim_ebpf::walk_abi::{WALK_BLOCK, WalkLayout};
 
 /// `MNT_DOOMED` and `MNT_UMOUNT` of <include/linux/mount.h>, the same since 3.13. They decide only what state a pin is
 /// shown in.
@@ -39,7 +39,7 @@ pub(in crate::evidence) fn layout(types: &Types<'_>) -> Result<WalkLayout, Layou
         Err(LayoutError::MissingMember { .. }) => types.offset("mnt_namespace", &["ns", "ns_id"])?,
         found => found?,
     };
-    Ok(WalkLayout {
+    let mut layout = WalkLayout {
         task_files: types.offset("task_struct", &["files"])?,
         files_fdt: types.offset("files_struct", &["fdt"])?,
         fdt_max: types.offset("fdtable", &["max_fds"])?,
@@ -66,7 +66,24 @@ pub(in crate::evidence) fn layout(types: &Types<'_>) -> Result<WalkLayout, Layou
         dentry_name: types.offset("dentry", &["d_name", "name"])?,
         flag_unmounted: FLAG_UNMOUNTED,
         flag_doomed: FLAG_DOOMED,
-    })
+        ..WalkLayout::default()
+    };
+    let WalkLayout { mount_root, mount_flags, mount_parent, mount_point, mount_children, mount_child, .. } = layout;
+    let of_mount = [mount_root, mount_flags, mount_parent, mount_point, mount_children, mount_child];
+    let of_mount = of_mount.into_iter().chain([layout.mount_next, layout.mount_namespace, layout.mount_id]);
+    layout.mount_bytes = bytes_to_last("mount", of_mount)?;
+    let of_dentry = [layout.dentry_parent, layout.dentry_inode, layout.dentry_name];
+    layout.dentry_bytes = bytes_to_last("dentry", of_dentry)?;
+    layout.inode_bytes = bytes_to_last("inode", [layout.inode_number, layout.inode_links])?;
+    layout.namespace_bytes = bytes_to_last("mnt_namespace", [layout.namespace_inum, layout.namespace_sequence])?;
+    Ok(layout)
+}
+
+/// Bytes of a structure to the end of the last of these members, of which none has more than eight.
+fn bytes_to_last(structure: &'static str, members: impl IntoIterator<Item = u32>) -> Result<u32, LayoutError> {
+    let last = members.into_iter().max().unwrap_or_default();
+    let bytes = last.checked_add(8).filter(|bytes| *bytes as usize <= WALK_BLOCK - 8);
+    bytes.ok_or(LayoutError::TooLarge { structure })
 }
 
 /// The bytes that the object's global has to hold, in the order of the structure.
@@ -96,6 +113,10 @@ pub(super) fn bytes(layout: &WalkLayout) -> Vec<u8> {
         dentry_parent,
         dentry_inode,
         dentry_name,
+        mount_bytes,
+        dentry_bytes,
+        inode_bytes,
+        namespace_bytes,
         flag_unmounted,
         flag_doomed,
     } = *layout;
@@ -124,6 +145,10 @@ pub(super) fn bytes(layout: &WalkLayout) -> Vec<u8> {
         dentry_parent,
         dentry_inode,
         dentry_name,
+        mount_bytes,
+        dentry_bytes,
+        inode_bytes,
+        namespace_bytes,
         flag_unmounted,
         flag_doomed,
     ];

@@ -171,3 +171,39 @@ fn one_entry_is_told_without_its_neighbours() {
         assert_eq!(told(None), ["one", "three", "two"]);
     });
 }
+
+/// What is remembered of one place never speaks for another one.
+#[test]
+fn host_walk_tells_places_that_lie_side_by_side() {
+    with_tmpfs(|top| {
+        let inner = directory(&top.join("a/b")).to_owned();
+        // In this order they come one after the other in the kernel's list, or from the last to the first.
+        for (number, place) in
+            ["", "a/x", "a/b/e", "a/y", "a/b", "plain", "a/b/f/g", "a", "a/b/e", ""].iter().enumerate()
+        {
+            bind(directory(&top.join(place)), directory(&top.join(format!("targets/{number}"))));
+        }
+        let mut walker = Walker::load().unwrap();
+        let mut sources = |bases: &[&Path]| {
+            let opened: Vec<File> = bases.iter().map(|base| File::open(base).unwrap()).collect();
+            let bases: Vec<_> = opened.iter().map(|base| all_of(base.metadata().unwrap().ino(), base)).collect();
+            let walked = walker.walk(&opened[0], &bases).unwrap();
+            let number = |pin: &WalkPin| bases.iter().position(|base| base.number == pin.base).unwrap();
+            let sources = walked.pins.iter().filter(|pin| pin.role == Role::Source);
+            let mut found: Vec<_> =
+                sources.map(|pin| (number(pin), String::from_utf8(pin.name.clone()).unwrap(), pin.place)).collect();
+            found.sort();
+            found
+        };
+        let told = |found: &[(usize, &str, Place)]| -> Vec<_> {
+            found.iter().map(|(base, name, place)| (*base, (*name).to_owned(), *place)).collect()
+        };
+        let (exact, below) = (Place::Exact, Place::Below);
+        let of_inner = |base| [(base, "e", exact), (base, "e", exact), (base, "f", below)];
+        assert_eq!(sources(&[&inner]), told(&of_inner(0)));
+        let of_top = [(0, "a", exact), (0, "a", below), (0, "a", below), (0, "a", below), (0, "plain", exact)];
+        assert_eq!(sources(&[top, &inner]), told(&[&of_top[..], &of_inner(1)].concat()));
+        let all_of_top = [&of_top[..1], &[(0, "a", below); 6], &of_top[4..]].concat();
+        assert_eq!(sources(&[top]), told(&all_of_top));
+    });
+}
