@@ -118,6 +118,7 @@ pub struct WhoLine {
     pub pins: Vec<PinLine>,
     #[serde(default)]
     pub references: Vec<ReferenceLine>,
+    pub doubt: Option<String>,
 }
 
 /// What relies on a path without a mount.

@@ -1,6 +1,6 @@
 //! Case 7: the layers of overlays.
 
-use reclaim_tests::{Host, Mode, OrFail as _, Request, Subject, cases};
+use reclaim_tests::{Host, Mode, OrFail as _, PinLine, Request, Subject, cases};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -55,6 +55,11 @@ fn layers_of_every_kind(host: &Host, mode: Mode) {
     }
     let who = subject.who(&layers[0]);
     assert!(who.pins.iter().any(|pin| pin.role == "layer"), "{who:?}");
+    // The kernel's own mount of a layer is in no namespace; who has the overlay is told all the same.
+    let who = subject.who(&layers[2]);
+    let is_held = |pin: &PinLine| pin.tasks.iter().any(|task| task.pid == sandbox.pid());
+    assert!(who.pins.iter().all(is_held), "process {}: {who:?}", sandbox.pid());
+    assert_eq!(who.doubt.is_some(), who.pins.iter().all(|pin| pin.namespace.is_none()), "{who:?}");
     subject.sweep_until_gone(&[&stale], &layers);
     sandbox.still_works(&first, &layers[4]);
     sandbox.kill();

@@ -34,8 +34,9 @@ use tracing_subscriber::EnvFilter;
 /// Removes what sandboxes leave behind, and never what a mount still relies on.
 #[derive(Debug, Parser)]
 #[command(name = "reclaim", version, about, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done or free; 1 failed; 2 bad usage or configuration; 3 pinned, or evidence \
-    differs; 4 evidence too weak; 5 another reclaimer holds the root.")]
+#[command(after_help = "Exit codes: 0 done or free; 1 failed; 2 bad usage or configuration; 3 pinned, in use, or \
+    evidence differs; 4 evidence too weak; 5 another reclaimer holds the root; 126 and 127 the command of a hold cannot be \
+    started, or is not there.")]
 pub struct Cli {
     #[command(flatten)]
     globals: Globals,

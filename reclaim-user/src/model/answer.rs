@@ -2,6 +2,7 @@
 
 use super::coverage::Coverage;
 use super::id::{Location, NamespaceId};
+use super::mount::Layer;
 use super::pin::{Pin, Place, Role, State};
 use super::pin_set::{PinSet, entry_key};
 use super::reference::{Reference, ReferenceKind, References, place_key};
@@ -65,7 +66,7 @@ pub struct PinReport {
     /// At the path or below it.
     #[serde(rename = "where")]
     pub place: Place,
-    /// The mount namespace; none for a mount that is in none.
+    /// The mount namespace; none for a mount that is in none, or where it could not be told.
     pub namespace: Option<u64>,
     /// The mount.
     pub mount_id: u64,
@@ -76,7 +77,8 @@ pub struct PinReport {
     pub mount_point_hex: Option<String>,
     /// What holds the mount.
     pub state: State,
-    /// Tasks that live in the namespace; not complete.
+    /// Tasks that live in the namespace; not complete. For a layer that the kernel mounts for itself, those of namespaces
+    /// with an overlay that may have it.
     pub tasks: Vec<Task>,
 }
 
@@ -169,7 +171,7 @@ pub struct EntryPin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "namespace")]
 pub struct NamespaceReport {
-    /// The namespace; none for mounts that are in none.
+    /// The namespace; none for mounts that are in none, and for those of which it could not be told.
     pub namespace: Option<u64>,
     /// Its mounts.
     pub mounts: usize,
@@ -215,6 +217,13 @@ impl Subject {
         found
     }
 
+    /// An overlay that may be the one of a pin: the kernel mounts layers for itself in no namespace, and what the overlay's
+    /// options say of them may be relative.
+    fn overlay_of<'s>(&self, pin: &Pin, seen: Seen<'s>) -> Option<(NamespaceId, &'s Layer)> {
+        let is_by_itself = pin.role == Role::Layer && pin.namespace.is_none();
+        is_by_itself.then(|| seen.pins.doubt(&self.name.0, self.known_empty, false))?
+    }
+
     fn references(&self, seen: Seen<'_>) -> BTreeSet<Reference> {
         self.places.iter().flat_map(|place| seen.references.of(&place_key(place))).copied().collect()
     }
@@ -224,7 +233,8 @@ impl Subject {
             return Some(reference.to_string());
         }
         let found = seen.pins.doubt(&self.name.0, self.known_empty, seen.producer == Producer::Walk);
-        let (namespace, layer) = found?;
+        let of_a_pin = || self.pins(seen).iter().find_map(|(_, pin)| self.overlay_of(pin, seen));
+        let (namespace, layer) = found.or_else(of_a_pin)?;
         Some(format!(
             "an overlay in namespace {namespace} has the layer `{}`, which could not be resolved and may mean this path",
             String::from_utf8_lossy(&layer.written).escape_debug()
@@ -260,8 +270,14 @@ impl Subject {
     ) -> WhoReport {
         let Seen { coverage, tables, producer, .. } = seen;
         let coverage = if self.known_empty { coverage } else { tables };
-        let mut found: Vec<PinReport> =
-            self.pins(seen).into_iter().map(|(place, pin)| PinReport::of(place, &pin, tasks)).collect();
+        let told = |(place, pin): (Place, Pin)| {
+            let mut report = PinReport::of(place, &pin, tasks);
+            if let Some((namespace, _)) = self.overlay_of(&pin, seen) {
+                report.tasks = tasks.get(&namespace).cloned().unwrap_or_default();
+            }
+            report
+        };
+        let mut found: Vec<PinReport> = self.pins(seen).into_iter().map(told).collect();
         found.sort_by(|a, b| {
             (a.namespace, a.role, a.place, a.mount_id).cmp(&(b.namespace, b.role, b.place, b.mount_id))
         });
@@ -293,10 +309,11 @@ impl Subject {
         self.references(seen).into_iter().filter_map(|reference| reference.process).collect()
     }
 
-    /// The namespaces that pin this path.
+    /// The namespaces that pin this path, or may.
     #[must_use]
     pub fn namespaces(&self, seen: Seen<'_>) -> BTreeSet<NamespaceId> {
-        self.pins(seen).into_iter().filter_map(|(_, pin)| pin.namespace).collect()
+        let of = |pin: &Pin| pin.namespace.or_else(|| Some(self.overlay_of(pin, seen)?.0));
+        self.pins(seen).iter().filter_map(|(_, pin)| of(pin)).collect()
     }
 }
 
@@ -309,7 +326,7 @@ impl PinReport {
         Self {
             role: *role,
             place,
-            namespace: namespace.map(|namespace| namespace.0),
+            namespace: namespace.and_then(NamespaceId::number),
             mount_id: mount.0,
             mount_point_hex: point.as_ref().and_then(Name::hex),
             mount_point: point,
@@ -351,8 +368,8 @@ pub fn by_namespace(
     let mut found: BTreeMap<Option<u64>, NamespaceReport> = BTreeMap::new();
     for (namespace, mounts) in set.namespaces() {
         let tasks = tasks.get(&namespace).cloned().unwrap_or_default();
-        let report = NamespaceReport { namespace: Some(namespace.0), mounts, pins: BTreeMap::new(), tasks };
-        found.insert(Some(namespace.0), report);
+        let namespace = namespace.number();
+        found.insert(namespace, NamespaceReport { namespace, mounts, pins: BTreeMap::new(), tasks });
     }
     for EntryPin { root, pin, .. } in pins {
         let report = found.entry(pin.namespace).or_insert_with(|| NamespaceReport {
@@ -384,6 +401,9 @@ fn sentence(place: Place, pin: &Pin) -> String {
         Place::Below => "something below it",
     };
     match (pin.namespace, pin.state) {
+        (Some(NamespaceId::UNKNOWN), _) => {
+            format!("{subject} {role} mount {} in a namespace that could not be told", pin.mount)
+        }
         (Some(namespace), _) => format!("{subject} {role} mount {} in namespace {namespace}", pin.mount),
         (None, State::Unmounted) => format!("{subject} {role} mount {}, which was unmounted while busy", pin.mount),
         (None, _) => format!("{subject} {role} mount {}, which is in no namespace", pin.mount),

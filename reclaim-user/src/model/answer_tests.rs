@@ -189,3 +189,25 @@ fn shapes_are_those_of_the_contract() {
     let counted = by_namespace(&pins, &listed, &tasks, false);
     assert_eq!((counted[0].pins["r"], counted[0].mounts, counted[0].tasks.len()), (1, 1, 1));
 }
+
+#[test]
+fn a_namespace_that_could_not_be_told_has_no_number() {
+    let mut pins = PinSet::watching([Location::of(DEVICE, *b"/root")]);
+    let of_another = set(&["/root/a"], vec![], true).namespace(NamespaceId(7)).unwrap();
+    pins.replace(NamespaceId::UNKNOWN, of_another);
+    let coverage = full();
+    let seen = Seen {
+        pins: &pins,
+        coverage: &coverage,
+        tables: &coverage,
+        references: &References::NONE,
+        producer: Producer::Scan,
+        elsewhere: None,
+    };
+    let told = subject("/root/a").who(seen, &BTreeMap::new(), &BTreeMap::new());
+    assert_eq!(told.pins.iter().map(|pin| pin.namespace).collect::<Vec<_>>(), [None]);
+    let why = subject("/root/a").query(seen).why.unwrap();
+    assert!(why.ends_with("in a namespace that could not be told"), "{why}");
+    let counted = by_namespace(&pins, &entry_pins(&pins, 0, "root", &BTreeMap::new()), &BTreeMap::new(), true);
+    assert_eq!(counted.iter().map(|report| (report.namespace, report.mounts)).collect::<Vec<_>>(), [(None, 1)]);
+}

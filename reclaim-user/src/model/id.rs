@@ -21,6 +21,17 @@ impl fmt::Display for Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceId(pub u64);
 
+impl NamespaceId {
+    /// What stands for namespaces of which it could not be told which they are. No namespace has this number.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// The number, where it is known.
+    #[must_use]
+    pub fn number(self) -> Option<u64> {
+        (self != Self::UNKNOWN).then_some(self.0)
+    }
+}
+
 impl fmt::Display for NamespaceId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// A path: text, or `{"hex": "…"}` for bytes that are not.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a path is text, or bytes as {\"hex\": \"2f61ff\"}")]
 pub enum PathArgument {
     /// Text.
     Text(String),

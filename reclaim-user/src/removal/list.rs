@@ -390,11 +390,18 @@ impl Desk<'_, '_> {
         };
         let (outcome, reason, detail) = match not_condemned {
             NotCondemned::Vanished => return Ok(()),
-            NotCondemned::Blocked(reason) => (Outcome::Kept(reason), reason, None),
+            NotCondemned::Blocked(reason) => {
+                let why = (reason == Reason::Failed).then(|| "nothing can be condemned in its root".into());
+                (Outcome::Kept(reason), reason, why)
+            }
             NotCondemned::Entry(fault) => (Outcome::Kept(Reason::Failed), Reason::Failed, Some(fault)),
             NotCondemned::Root(error) => {
                 self.block(error);
-                (Outcome::Kept(Reason::Failed), Reason::Failed, None)
+                (
+                    Outcome::Kept(Reason::Failed),
+                    Reason::Failed,
+                    Some(format!("nothing can be condemned in its root: {error}")),
+                )
             }
             NotCondemned::Swapped { restored: true } => {
                 self.done.insert(name.to_bytes().to_vec());

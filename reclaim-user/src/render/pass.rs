@@ -60,8 +60,11 @@ fn summary(pass: &Value) -> String {
         let why = if flag(pass, "cut") { "cut short for a request" } else { "budget used up" };
         parts.push(format!("{why}, the next pass goes on from here"));
     }
-    let elapsed = Duration::from_millis(number(pass, "elapsed_ms"));
-    format!("{}: {} [{elapsed:.1?}]", name(pass, "root"), parts.join("; "))
+    let elapsed = match number(pass, "elapsed_ms") {
+        0 => "under 1 ms".to_owned(),
+        elapsed => format!("{:.1?}", Duration::from_millis(elapsed)),
+    };
+    format!("{}: {} [{elapsed}]", name(pass, "root"), parts.join("; "))
 }
 
 fn entry(entry: &Value) -> String {

@@ -117,6 +117,13 @@ pub fn advice(report: &WhoReport) -> Vec<String> {
     let mut lines: Vec<&str> = Vec::new();
     for pin in &report.pins {
         let line = match (pin.state, pin.tasks.is_empty(), pin.role) {
+            (State::Attached, true, Role::Layer) if pin.namespace.is_none() => {
+                "what to do: an overlay has it as a layer, and it could not be told which one; find it by `lsns -t mnt` and \
+                 the mount tables of the namespaces, and unmount it"
+            }
+            (State::Attached, true, _) if pin.namespace.is_none() => {
+                "what to do: it could not be told which namespace the mount is in; ask again as root"
+            }
             (State::Detached, ..) => {
                 "what to do: a process holds this mount by a descriptor alone; end the process that made it"
             }

@@ -39,10 +39,6 @@ use std::time::{Duration, Instant};
 use table::Table;
 use thiserror::Error;
 
-/// Stands for the namespace of tasks that show their mounts but not which namespace they are in. No namespace has
-/// inode number 0.
-pub const UNKNOWN_NAMESPACE: NamespaceId = NamespaceId(0);
-
 /// No evidence could be taken.
 #[derive(Debug, Error)]
 pub enum ScanError {
@@ -86,7 +82,7 @@ pub struct Accounting {
 /// Evidence from one scan.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// What each namespace holds, each once. [`UNKNOWN_NAMESPACE`] among them where tasks would not tell theirs.
+    /// What each namespace holds, each once. [`NamespaceId::UNKNOWN`] among them where tasks would not tell theirs.
     pub namespaces: Vec<(NamespaceId, NamespacePins)>,
     /// The claim that goes with it.
     pub coverage: Coverage,
@@ -193,7 +189,7 @@ impl Scanner {
         let mut namespaces = Vec::with_capacity(tables.len());
         for (namespace, table) in tables {
             let tasks = tasks.by_namespace.get(&namespace).cloned().unwrap_or_default();
-            if !unread.contains(&namespace) && namespace != UNKNOWN_NAMESPACE {
+            if !unread.contains(&namespace) && namespace != NamespaceId::UNKNOWN {
                 accounting.namespaces_read += 1;
             }
             let some_tasks = tasks.iter().copied().take(TASKS_KNOWN).collect();
@@ -206,7 +202,7 @@ impl Scanner {
         }
         // A namespace that is in both was read in part, through a task that does not see all of it.
         let in_both = unread.iter().filter(|namespace| self.known.contains_key(namespace)).count() as u64;
-        let unknown = u64::from(self.known.remove(&UNKNOWN_NAMESPACE).is_some());
+        let unknown = u64::from(self.known.remove(&NamespaceId::UNKNOWN).is_some());
         accounting.namespaces -= in_both + unknown;
         self.layers = layers;
         accounting.elapsed = started.elapsed();

@@ -1,7 +1,7 @@
 //! A scan where the kernel does not list mount namespaces: they are found through tasks, through open descriptors and
 //! through mounted namespace files.
 
-use super::{Progress, UNKNOWN_NAMESPACE};
+use super::Progress;
 use crate::evidence::layers::stalls_at;
 use crate::evidence::procfs::{inode, namespace_number};
 use crate::model::coverage::{GapCause, Holder, Reach};
@@ -171,7 +171,7 @@ impl Progress<'_> {
                 // A mount is in one namespace only, so this task is in one that was read.
                 Some(table) if table.mounts.iter().any(|mount| read.contains(&mount.id)) => Reach::Nobody,
                 Some(table) => {
-                    self.keep_view(UNKNOWN_NAMESPACE, table);
+                    self.keep_view(NamespaceId::UNKNOWN, table);
                     self.holder_of(task)
                 }
                 None => self.holder_of(task),

@@ -147,6 +147,9 @@ fn a_read_only_root_is_listed_and_said_once() {
     assert_eq!((told.kept(Reason::Failed), told.summary.listed, told.summary.condemned), (3, 3, 0));
     assert_eq!(told.notes.len(), 1, "{:?}", told.notes);
     assert!(told.notes[0].contains("read-only"));
+    for name in ["a", "b", "c"] {
+        assert!(told.detail(name).contains("nothing can be condemned"), "{told:?}");
+    }
     assert_eq!(room.names(), ["a", "b", "c"]);
 }
 
