@@ -118,7 +118,6 @@ pub struct WhoLine {
     pub pins: Vec<PinLine>,
     #[serde(default)]
     pub references: Vec<ReferenceLine>,
-    pub doubt: Option<String>,
 }
 
 /// What relies on a path without a mount.

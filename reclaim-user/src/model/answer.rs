@@ -2,7 +2,6 @@
 
 use super::coverage::Coverage;
 use super::id::{Location, NamespaceId};
-use super::mount::Layer;
 use super::pin::{Pin, Place, Role, State};
 use super::pin_set::{PinSet, entry_key};
 use super::reference::{Reference, ReferenceKind, References, place_key};
@@ -77,8 +76,8 @@ pub struct PinReport {
     pub mount_point_hex: Option<String>,
     /// What holds the mount.
     pub state: State,
-    /// Tasks that live in the namespace; not complete. For a layer that the kernel mounts for itself, those of namespaces
-    /// with an overlay that may have it.
+    /// Tasks that live in the namespace; not complete. For a layer that the kernel mounts for itself, those of the only
+    /// namespace with an overlay that may have it.
     pub tasks: Vec<Task>,
 }
 
@@ -217,11 +216,16 @@ impl Subject {
         found
     }
 
-    /// An overlay that may be the one of a pin: the kernel mounts layers for itself in no namespace, and what the overlay's
-    /// options say of them may be relative.
-    fn overlay_of<'s>(&self, pin: &Pin, seen: Seen<'s>) -> Option<(NamespaceId, &'s Layer)> {
-        let is_by_itself = pin.role == Role::Layer && pin.namespace.is_none();
-        is_by_itself.then(|| seen.pins.doubt(&self.name.0, self.known_empty, false))?
+    /// The namespace of the overlay that a layer is of which the kernel has mounted for itself, in no namespace: what the
+    /// overlay's options say of it may be relative. None where more than one may be meant, or another pin tells.
+    fn namespace_of_layer(&self, pins: &[(Place, Pin)], seen: Seen<'_>) -> Option<NamespaceId> {
+        let mut layers = pins.iter().filter(|(_, pin)| pin.role == Role::Layer).peekable();
+        layers.peek()?;
+        if !layers.all(|(place, pin)| pin.namespace.is_none() && *place == Place::Exact) {
+            return None;
+        }
+        let mut overlays = seen.pins.overlays_on(&self.name.0).into_iter();
+        overlays.next().filter(|_| overlays.next().is_none())
     }
 
     fn references(&self, seen: Seen<'_>) -> BTreeSet<Reference> {
@@ -233,8 +237,7 @@ impl Subject {
             return Some(reference.to_string());
         }
         let found = seen.pins.doubt(&self.name.0, self.known_empty, seen.producer == Producer::Walk);
-        let of_a_pin = || self.pins(seen).iter().find_map(|(_, pin)| self.overlay_of(pin, seen));
-        let (namespace, layer) = found.or_else(of_a_pin)?;
+        let (namespace, layer) = found?;
         Some(format!(
             "an overlay in namespace {namespace} has the layer `{}`, which could not be resolved and may mean this path",
             String::from_utf8_lossy(&layer.written).escape_debug()
@@ -270,14 +273,16 @@ impl Subject {
     ) -> WhoReport {
         let Seen { coverage, tables, producer, .. } = seen;
         let coverage = if self.known_empty { coverage } else { tables };
+        let pins = self.pins(seen);
+        let of_layer = self.namespace_of_layer(&pins, seen);
         let told = |(place, pin): (Place, Pin)| {
             let mut report = PinReport::of(place, &pin, tasks);
-            if let Some((namespace, _)) = self.overlay_of(&pin, seen) {
+            if let Some(namespace) = of_layer.filter(|_| pin.role == Role::Layer) {
                 report.tasks = tasks.get(&namespace).cloned().unwrap_or_default();
             }
             report
         };
-        let mut found: Vec<PinReport> = self.pins(seen).into_iter().map(told).collect();
+        let mut found: Vec<PinReport> = pins.into_iter().map(told).collect();
         found.sort_by(|a, b| {
             (a.namespace, a.role, a.place, a.mount_id).cmp(&(b.namespace, b.role, b.place, b.mount_id))
         });
@@ -312,8 +317,8 @@ impl Subject {
     /// The namespaces that pin this path, or may.
     #[must_use]
     pub fn namespaces(&self, seen: Seen<'_>) -> BTreeSet<NamespaceId> {
-        let of = |pin: &Pin| pin.namespace.or_else(|| Some(self.overlay_of(pin, seen)?.0));
-        self.pins(seen).iter().filter_map(|(_, pin)| of(pin)).collect()
+        let pins = self.pins(seen);
+        pins.iter().filter_map(|(_, pin)| pin.namespace).chain(self.namespace_of_layer(&pins, seen)).collect()
     }
 }
 

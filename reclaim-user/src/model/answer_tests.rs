@@ -211,3 +211,50 @@ fn a_namespace_that_could_not_be_told_has_no_number() {
     let counted = by_namespace(&pins, &entry_pins(&pins, 0, "root", &BTreeMap::new()), &BTreeMap::new(), true);
     assert_eq!(counted.iter().map(|report| (report.namespace, report.mounts)).collect::<Vec<_>>(), [(None, 1)]);
 }
+
+#[test]
+fn a_layer_of_the_kernels_own_names_the_one_overlay_that_may_have_it() {
+    let layer = |written: &[u8], trace| Layer {
+        mount: MountId(9),
+        mount_point: None,
+        written: written.into(),
+        trace,
+        places: vec![],
+    };
+    let told = |first: Vec<Layer>, second: Vec<Layer>, resolved: bool| {
+        let mut pins = set(&[], first, true);
+        let other = set(&[], second, true).namespace(NamespaceId(7)).unwrap();
+        pins.replace(NamespaceId(8), other);
+        let pin = |namespace, mount| Pin {
+            role: Role::Layer,
+            location: Location::of(DEVICE, *b"/root/a"),
+            namespace,
+            mount: MountId(mount),
+            mount_point: None,
+            state: State::Attached,
+            inside: false,
+        };
+        pins.add_loose(pin(None, 20));
+        if resolved {
+            pins.add_loose(pin(Some(NamespaceId(9)), 21));
+        }
+        let coverage = full();
+        let seen = Seen {
+            pins: &pins,
+            coverage: &coverage,
+            tables: &coverage,
+            references: &References::NONE,
+            producer: Producer::Walk,
+            elsewhere: None,
+        };
+        subject("/root/a").namespaces(seen).into_iter().map(|namespace| namespace.0).collect::<Vec<_>>()
+    };
+    let mounted = |written: &[u8]| vec![layer(written, Trace::Mounted)];
+    assert_eq!(told(mounted(b"a"), vec![], false), [7]);
+    assert_eq!(told(vec![], mounted(b"../root/a"), false), [8]);
+    assert_eq!(told(mounted(b"a"), mounted(b"b"), false), [7]);
+    assert_eq!(told(mounted(b"a"), mounted(b"a"), false), [] as [u64; 0], "it may be either");
+    assert_eq!(told(mounted(b"b"), vec![], false), [] as [u64; 0]);
+    assert_eq!(told(vec![layer(b"a", Trace::Filled)], vec![], false), [] as [u64; 0], "that one has no mount");
+    assert_eq!(told(mounted(b"a"), vec![], true), [9], "the options of another one tell");
+}

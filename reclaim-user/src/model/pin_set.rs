@@ -255,6 +255,18 @@ impl PinSet {
             .find(|(_, layer)| could_mean(&layer.written, name, known_empty))
     }
 
+    /// Namespaces with an overlay that may have an entry of this name as a layer of which the kernel has a mount of its own, by
+    /// the name that is written of it.
+    #[must_use]
+    pub fn overlays_on(&self, name: &[u8]) -> BTreeSet<NamespaceId> {
+        self.layers_in_doubt()
+            .filter(|(_, layer)| {
+                layer.trace == Trace::Mounted && layer.written.rsplit(|byte| *byte == b'/').next() == Some(name)
+            })
+            .map(|(namespace, _)| namespace)
+            .collect()
+    }
+
     /// Number of layers whose place is not known.
     #[must_use]
     pub fn doubts(&self) -> usize {

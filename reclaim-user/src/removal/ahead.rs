@@ -4,8 +4,8 @@
 //! evidence. What it found may be a moment old when it is used: before anything is removed, evidence has compared it with
 //! what is there, or whatever can have changed since is looked at again.
 //!
-//! Where there are only two processors it takes on other work as well while no name waits for it: of three threads one
-//! would always be kept waiting, and mostly the one that all the others wait for.
+//! Where there are only two processors it takes on other work as well: of three threads one would always be kept waiting,
+//! and mostly the one that all the others wait for. Such work gets all the time in which no name waits, and else half of it.
 
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::leases;
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Names that the thread is given at a time.
 const CHUNK: usize = 256;
@@ -149,7 +149,6 @@ fn work(
 ) {
     let mut asides: VecDeque<Aside> = VecDeque::new();
     loop {
-        // Looks come first: somebody waits for each, and for the rest only once there are no names any more.
         let task = match asides.is_empty() {
             true => asked.recv().map_err(|_| TryRecvError::Disconnected),
             false => asked.try_recv(),
@@ -162,12 +161,11 @@ fn work(
             }
             Err(TryRecvError::Disconnected) if asides.is_empty() => return,
             Err(_) => {
-                if asides.front_mut().is_some_and(|aside| !aside()) {
-                    asides.pop_front();
-                }
+                go_on(&mut asides);
                 continue;
             }
         };
+        let begun = Instant::now();
         examiner.refresh();
         let mut look = |name: &CStr| {
             let named = verdict::by_name(rules, name.to_bytes(), false)?;
@@ -180,7 +178,18 @@ fn work(
         if answer.send(looked.collect()).is_err() {
             return;
         }
+        // Names may come for as long as a root is large, and what was taken on is not to wait for their end.
+        let until = Instant::now() + begun.elapsed();
+        while go_on(&mut asides) && Instant::now() < until {}
     }
+}
+
+/// Does a part of what was taken on first. Returns whether there is more of anything.
+fn go_on(asides: &mut VecDeque<Aside>) -> bool {
+    if asides.front_mut().is_some_and(|aside| !aside()) {
+        asides.pop_front();
+    }
+    !asides.is_empty()
 }
 
 #[cfg(test)]
@@ -219,6 +228,38 @@ mod tests {
             assert_eq!(looked(&mut ahead), 1);
         }
         drop((begun, ended));
+        ahead.close();
+    }
+
+    #[test]
+    fn other_work_goes_on_however_many_names_there_are() {
+        let room = Room::new();
+        room.stale("a");
+        let mut ahead = begin(&room);
+        let ((part, parts), (begin, begun), (end, ended)) = (channel(), channel(), sync_channel(0));
+        let mut is_first = true;
+        ahead.take_on(Box::new(move || {
+            if std::mem::take(&mut is_first) {
+                begin.send(()).unwrap();
+                end.send(()).unwrap();
+            }
+            part.send(()).is_ok()
+        }));
+        begun.recv().unwrap();
+        // While all of them wait.
+        for place in 0.. {
+            if ahead.is_full() {
+                break;
+            }
+            ahead.add(c"a", place);
+        }
+        ended.recv().unwrap();
+        for _ in 0..CHUNKS {
+            assert_eq!(looked(&mut ahead), CHUNK);
+        }
+        // The one that was under way, and one behind each of the others but the last.
+        assert!(parts.try_iter().count() >= CHUNKS);
+        drop(parts);
         ahead.close();
     }
 

@@ -53,6 +53,11 @@ pub(super) struct Proof {
 }
 
 impl Proof {
+    /// Whether it lets the entry pass.
+    pub(super) fn passes(&self) -> bool {
+        self.passed.is_ok()
+    }
+
     /// A proof that lets the entry pass, or why it may not go.
     pub(super) fn into_result(self) -> Result<Self, Denied> {
         let Self { passed, unchanged } = self;

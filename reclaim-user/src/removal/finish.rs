@@ -26,11 +26,8 @@ use std::vec::IntoIter;
 /// Fewer entries than this are not worth a thread.
 const WORTH_A_THREAD: usize = 512;
 
-/// Longest time that the thread keeps results to itself: an entry that has to have its name back waits as long.
-const TOLD_AFTER: Duration = Duration::from_millis(5);
-
-/// Entries between two looks at the clock.
-const STRIDE: usize = 16;
+/// Longest time between two entries that another thread goes on without telling, or without a look at what else it has to do.
+const PART: Duration = Duration::from_millis(2);
 
 /// What became of a proven entry. Most are gone, so that is kept small: it goes from one thread to another.
 #[derive(Debug)]
@@ -219,12 +216,13 @@ impl Hand {
 struct Remover {
     batches: Arc<[Batch]>,
     left: Queue,
+    /// What was taken of them.
+    taken: IntoIter<(Condemned, Proof)>,
     rules: RootConfig,
     examiner: Examiner,
     limits: Limits,
     leases: leases::Ended,
     results: Vec<Ended>,
-    told: Instant,
     tell: Sender<Vec<Ended>>,
 }
 
@@ -232,33 +230,31 @@ impl Remover {
     fn new(proven: &Proven, tools: Tools, tell: Sender<Vec<Ended>>) -> Self {
         let (batches, left) = (Arc::clone(&proven.batches), proven.entries.clone());
         let Tools { rules, examiner, limits } = tools;
-        let (leases, results, told) = (leases::Ended::default(), Vec::new(), Instant::now());
-        Self { batches, left, rules, examiner, limits, leases, results, told, tell }
+        let (leases, results) = (leases::Ended::default(), Vec::new());
+        let taken = Vec::new().into_iter();
+        Self { batches, left, taken, rules, examiner, limits, leases, results, tell }
     }
 
-    /// Brings a handful of entries to their ends. Returns whether there are more.
+    /// Brings some entries to their ends, and tells. Returns whether there are more.
     fn go_on(&mut self) -> bool {
-        let some = self.left.some(false);
-        let goes_on = !some.is_empty();
-        for (step, (condemned, proof)) in some.into_iter().enumerate() {
+        let until = Instant::now() + PART;
+        if self.taken.len() == 0 {
+            self.taken = self.left.some(false).into_iter();
+        }
+        let goes_on = self.taken.len() > 0;
+        while let Some((condemned, proof)) = self.taken.next() {
             let Self { batches, rules, examiner, limits, leases, .. } = self;
             let mut go_on = || limits.go_on();
             let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, leases, &mut go_on);
+            // Who is to have its name back does not wait for others.
             let is_urgent = matches!(ended, Ended::Denied(..));
             self.results.push(ended);
-            if is_urgent || (step % STRIDE == 0 && self.told.elapsed() >= TOLD_AFTER) {
-                self.tell();
+            if is_urgent || Instant::now() >= until {
+                break;
             }
         }
-        if !goes_on {
-            self.tell();
-        }
-        goes_on
-    }
-
-    fn tell(&mut self) {
         // The pass waits for every result, so there is somebody to tell.
         let _ = self.tell.send(std::mem::take(&mut self.results));
-        self.told = Instant::now();
+        goes_on
     }
 }

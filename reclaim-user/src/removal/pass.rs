@@ -261,6 +261,7 @@ impl<E: EvidenceSource> Pass<'_, E> {
         crash::step("after-confirm");
         match proofs {
             Ok(proofs) => {
+                let (entries, proofs) = self.give_back_denied(&batches, entries, proofs);
                 let proven = Proven { batches, entries: Queue::new(entries, proofs) };
                 let Self { rules, root, options, words, .. } = self;
                 let proved = *self.proved.get_or_insert_with(Instant::now);
@@ -292,6 +293,29 @@ impl<E: EvidenceSource> Pass<'_, E> {
         }
         self.report.progress();
         confirmed_for
+    }
+
+    /// Gives back what was found to be live, before anything that goes: no path leads to it meanwhile.
+    fn give_back_denied(
+        &mut self,
+        batches: &[Batch],
+        entries: Vec<Condemned>,
+        proofs: Vec<Proof>,
+    ) -> (Vec<Condemned>, Vec<Proof>) {
+        if proofs.iter().all(Proof::passes) {
+            return (entries, proofs);
+        }
+        let mut left = (Vec::with_capacity(entries.len()), Vec::with_capacity(proofs.len()));
+        for (condemned, proof) in std::iter::zip(entries, proofs) {
+            match proof.into_result() {
+                Ok(proof) => left.extend([(condemned, proof)]),
+                Err(denied) => {
+                    self.breathe();
+                    self.give_back(batches, condemned, denied);
+                }
+            }
+        }
+        left
     }
 
     /// Brings the entries of a group to their ends on this thread, or those that no other thread takes meanwhile.

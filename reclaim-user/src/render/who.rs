@@ -121,6 +121,10 @@ pub fn advice(report: &WhoReport) -> Vec<String> {
                 "what to do: an overlay has it as a layer, and it could not be told which one; find it by `lsns -t mnt` and \
                  the mount tables of the namespaces, and unmount it"
             }
+            (State::Attached, false, Role::Layer) if pin.namespace.is_none() => {
+                "what to do: an overlay has it as a layer, by its options that of the tasks shown; unmount it there, or end \
+                 them (stop their unit or container)"
+            }
             (State::Attached, true, _) if pin.namespace.is_none() => {
                 "what to do: it could not be told which namespace the mount is in; ask again as root"
             }

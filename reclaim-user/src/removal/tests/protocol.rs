@@ -89,6 +89,19 @@ fn guards_hold_beside_the_listing(asked: &PassOptions) {
 }
 
 #[test]
+fn what_proves_to_be_live_has_its_name_back_before_anything_goes() {
+    let room = Room::new();
+    // Enough for another thread.
+    (0..520).for_each(|index| drop(room.stale(format!("entry-{index}"))));
+    let mut evidence = Evidence::of(&room);
+    evidence.late_pins = [0, 260, 519].map(|index| evidence.pin(&format!("entry-{index}"))).into();
+    let told = run(&room.rules(), &mut evidence);
+    assert_eq!((told.summary.removed, told.summary.restored, evidence.confirmed), (517, 3, 1), "{:?}", told.summary);
+    let first = told.entries[..3].iter().map(|entry| entry.verdict);
+    assert_eq!(first.collect::<Vec<_>>(), [Verdict::Restored; 3]);
+}
+
+#[test]
 fn a_group_grows_as_long_as_its_wait_lasts_anyway() {
     let room = Room::new();
     let confirmations = |settling| {
