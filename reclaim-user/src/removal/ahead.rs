@@ -5,7 +5,8 @@
 //! what is there, or whatever can have changed since is looked at again.
 //!
 //! Where there are only two processors it takes on other work as well: of three threads one would always be kept waiting,
-//! and mostly the one that all the others wait for. Such work gets all the time in which no name waits, and else half of it.
+//! and mostly the one that all the others wait for. Such work gets all the time in which no name waits, and else
+//! a fifth of it.
 
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::leases;
@@ -27,6 +28,9 @@ const CHUNK: usize = 256;
 
 /// Chunks that are under way at most. Their entries are locked and open, so there must not be many.
 const CHUNKS: usize = 4;
+
+/// How many times as long as on other work the thread is at looks while names wait.
+const LOOKS_TO_ASIDE: u32 = 4;
 
 /// A name, and the place in the listing behind it.
 pub(super) type Listed = (CString, i64);
@@ -179,7 +183,7 @@ fn work(
             return;
         }
         // Names may come for as long as a root is large, and what was taken on is not to wait for their end.
-        let until = Instant::now() + begun.elapsed();
+        let until = Instant::now() + begun.elapsed() / LOOKS_TO_ASIDE;
         while go_on(&mut asides) && Instant::now() < until {}
     }
 }
