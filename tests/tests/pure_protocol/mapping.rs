@@ -84,9 +84,12 @@ const STEPS: &[Row] = &[
         &[(CONFIRM, &["confirm"]), ("reclaim-user/src/removal/examine.rs", &["examine", "would_find_the_same"])],
     ),
     ("remove", &[("reclaim-user/src/removal/remove.rs", &["remove"])]),
-    ("restore", &[(PASS, &["take", "give_back"]), ("reclaim-user/src/removal/restore.rs", &["restore"])]),
-    ("end", &[(FINISH, &["work", "end"])]),
-    ("finish", &[(PASS, &["finish", "collect", "take_all"])]),
+    (
+        "restore",
+        &[(PASS, &["take", "give_back", "give_back_denied"]), ("reclaim-user/src/removal/restore.rs", &["restore"])],
+    ),
+    ("end", &[(FINISH, &["go_on", "end"]), ("reclaim-user/src/removal/ahead.rs", &["take_on", "go_on"])]),
+    ("finish", &[(PASS, &["finish", "help", "collect", "take_all"])]),
     ("crash", &[("reclaim-user/src/removal/crash.rs", &["step"])]),
 ];
 
