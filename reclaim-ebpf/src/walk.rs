@@ -76,7 +76,7 @@ impl Block {
     /// A member of eight bytes.
     #[inline(always)]
     fn word(&self, offset: usize) -> usize {
-        let place = self.0.as_ptr().wrapping_add(offset / 8 & (WALK_BLOCK / 8 - 1));
+        let place = self.0.as_ptr().wrapping_add((offset / 8) & (WALK_BLOCK / 8 - 1));
         // SAFETY: inside the block. Volatile, since a helper wrote it.
         unsafe { ptr::read_volatile(place) as usize }
     }
@@ -84,7 +84,7 @@ impl Block {
     /// A member of four bytes.
     #[inline(always)]
     fn half(&self, offset: usize) -> u32 {
-        let place = self.0.as_ptr().cast::<u32>().wrapping_add(offset / 4 & (WALK_BLOCK / 4 - 1));
+        let place = self.0.as_ptr().cast::<u32>().wrapping_add((offset / 4) & (WALK_BLOCK / 4 - 1));
         // SAFETY: inside the block. Volatile, since a helper wrote it.
         unsafe { ptr::read_volatile(place) }
     }
