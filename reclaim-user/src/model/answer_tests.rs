@@ -38,17 +38,13 @@ fn full() -> Coverage {
     Coverage::full(Identities { overflow: Some(65_534), subordinate: Some(BTreeMap::new()) })
 }
 
+fn seen<'a>(pins: &'a PinSet, coverage: &'a Coverage, producer: Producer) -> Seen<'a> {
+    static NOTHING: References = References::NONE;
+    Seen { pins, coverage, tables: coverage, references: &NOTHING, producer, elsewhere: None }
+}
+
 fn decide(pins: &PinSet, coverage: &Coverage, path: &str) -> Decision {
-    subject(path)
-        .query(Seen {
-            pins,
-            coverage,
-            tables: coverage,
-            references: &References::NONE,
-            producer: Producer::Scan,
-            elsewhere: None,
-        })
-        .verdict
+    subject(path).query(seen(pins, coverage, Producer::Scan)).verdict
 }
 
 #[test]
@@ -196,14 +192,7 @@ fn a_namespace_that_could_not_be_told_has_no_number() {
     let of_another = set(&["/root/a"], vec![], true).namespace(NamespaceId(7)).unwrap();
     pins.replace(NamespaceId::UNKNOWN, of_another);
     let coverage = full();
-    let seen = Seen {
-        pins: &pins,
-        coverage: &coverage,
-        tables: &coverage,
-        references: &References::NONE,
-        producer: Producer::Scan,
-        elsewhere: None,
-    };
+    let seen = seen(&pins, &coverage, Producer::Scan);
     let told = subject("/root/a").who(seen, &BTreeMap::new(), &BTreeMap::new());
     assert_eq!(told.pins.iter().map(|pin| pin.namespace).collect::<Vec<_>>(), [None]);
     let why = subject("/root/a").query(seen).why.unwrap();
@@ -239,14 +228,7 @@ fn a_layer_of_the_kernels_own_names_the_one_overlay_that_may_have_it() {
             pins.add_loose(pin(Some(NamespaceId(9)), 21));
         }
         let coverage = full();
-        let seen = Seen {
-            pins: &pins,
-            coverage: &coverage,
-            tables: &coverage,
-            references: &References::NONE,
-            producer: Producer::Walk,
-            elsewhere: None,
-        };
+        let seen = seen(&pins, &coverage, Producer::Walk);
         subject("/root/a").namespaces(seen).into_iter().map(|namespace| namespace.0).collect::<Vec<_>>()
     };
     let mounted = |written: &[u8]| vec![layer(written, Trace::Mounted)];

@@ -154,3 +154,17 @@ pub(super) fn bytes(layout: &WalkLayout) -> Vec<u8> {
     ];
     words.map(u32::to_ne_bytes).concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_of_a_structure_is_read_than_there_is_room_for() {
+        assert_eq!(bytes_to_last("mount", [40, 1_008, 16]).unwrap(), 1_016);
+        for too_far in [1_012, 1_016, 1_024, u32::MAX] {
+            let refused = bytes_to_last("mount", [too_far, 16]);
+            assert!(matches!(refused, Err(LayoutError::TooLarge { structure: "mount" })), "{too_far}: {refused:?}");
+        }
+    }
+}
