@@ -5,8 +5,7 @@
 //! what is there, or whatever can have changed since is looked at again.
 //!
 //! Where there are only two processors it takes on other work as well: of three threads one would always be kept waiting,
-//! and mostly the one that all the others wait for. Such work gets all the time in which no name waits, and else
-//! a fifth of it.
+//! and mostly the one that all the others wait for. Such work gets all the time in which no name waits, and else a fifth.
 
 use super::examine::{Examined, Examiner, Look, Stop};
 use super::leases;

@@ -222,7 +222,6 @@ struct Remover {
     examiner: Examiner,
     limits: Limits,
     leases: leases::Ended,
-    results: Vec<Ended>,
     tell: Sender<Vec<Ended>>,
 }
 
@@ -230,9 +229,8 @@ impl Remover {
     fn new(proven: &Proven, tools: Tools, tell: Sender<Vec<Ended>>) -> Self {
         let (batches, left) = (Arc::clone(&proven.batches), proven.entries.clone());
         let Tools { rules, examiner, limits } = tools;
-        let (leases, results) = (leases::Ended::default(), Vec::new());
-        let taken = Vec::new().into_iter();
-        Self { batches, left, taken, rules, examiner, limits, leases, results, tell }
+        let (leases, taken) = (leases::Ended::default(), Vec::new().into_iter());
+        Self { batches, left, taken, rules, examiner, limits, leases, tell }
     }
 
     /// Brings some entries to their ends, and tells. Returns whether there are more.
@@ -242,19 +240,20 @@ impl Remover {
             self.taken = self.left.some(false).into_iter();
         }
         let goes_on = self.taken.len() > 0;
+        let mut results = Vec::with_capacity(self.taken.len());
         while let Some((condemned, proof)) = self.taken.next() {
             let Self { batches, rules, examiner, limits, leases, .. } = self;
             let mut go_on = || limits.go_on();
             let ended = end(rules, examiner, &batches[condemned.batch], condemned, proof, leases, &mut go_on);
             // Who is to have its name back does not wait for others.
             let is_urgent = matches!(ended, Ended::Denied(..));
-            self.results.push(ended);
+            results.push(ended);
             if is_urgent || Instant::now() >= until {
                 break;
             }
         }
         // The pass waits for every result, so there is somebody to tell.
-        let _ = self.tell.send(std::mem::take(&mut self.results));
+        let _ = self.tell.send(results);
         goes_on
     }
 }
